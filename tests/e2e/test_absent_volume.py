@@ -112,7 +112,7 @@ def test_what_a_closed_pool_has_is_not_known(daemon: Daemon, folder: Path) -> No
     daemon.stop()
 
 
-def test_commands_name_the_way_back(absent: Daemon, folder: Path) -> None:
+def test_commands_name_the_way_back(absent: Daemon) -> None:
     """Each command of a volume that was detached with --keep is refused with the alarm's ways out."""
     commands = [["flush", "old"], ["get", "old"], ["set", "old", "mode=writethrough"], ["stats", "old"]]
     commands += [["rules", "list", "old"], ["volume", "resize", "old", "max"], ["advise", "old"]]

@@ -55,7 +55,13 @@ def test_program_pages_and_completions(installed: Installation, folder: Path) ->
     usr = installed.root / "usr"
     forebay = Forebay(folder, binary=usr / "bin/forebay")
     forebay("--version")
-    for page in ("man1/forebay.1", "man1/forebay-volume-attach.1", "man5/forebay.toml.5"):
+    for page in (
+        "man1/forebay.1",
+        "man1/forebay-volume-attach.1",
+        "man5/forebay.toml.5",
+        "man7/forebay.7",
+        "man7/forebay-disk-died.7",
+    ):
         shown = run(["man", "--warnings", "-l", usr / "share/man" / page])
         assert shown.stderr == "" and "NAME" in shown.stdout, f"{page}: {shown.stderr}"
     run(["bash", "-n", usr / "share/bash-completion/completions/forebay"])

@@ -172,8 +172,7 @@ def test_recording_ends_with_a_killed_daemon(served: Daemon, folder: Path) -> No
     assert records.stat().st_size >= REQUESTS * RECORD_BYTES, "what came before is missing"
 
 
-@pytest.mark.parametrize("attempt", range(3))
-def test_recording_ends_with_a_stopped_daemon(served: Daemon, attempt: int) -> None:
+def test_recording_ends_with_a_stopped_daemon(served: Daemon) -> None:
     """The trace is whole, with all requests that were answered before the stop."""
     recorder = record(served, "stopped", "--for", "1h")
     load(served)

@@ -65,6 +65,15 @@ class Disks:
 
     def plug_in(self, at: int) -> None:
         (SYS / f"scsi_host/{self.hosts[at]}/scan").write_text("- - -")
+        # The kernel goes on with its probe after the scan: until then an open fails with ENXIO.
+        eventually(lambda: self.answers(at), 30, "the disk is there")
+
+    def answers(self, at: int) -> bool:
+        try:
+            self.node(at).open("rb").close()
+        except OSError:
+            return False
+        return True
 
     def link_to(self, at: int) -> None:
         """As udev does by a serial number; but it may be told a wrong one."""

@@ -25,8 +25,9 @@ impl Columns {
     /// As many as fit, the most important first.
     pub(crate) fn fitting(all: &'static [Column], width: Width) -> Self {
         let mut fit = vec![true; all.len()];
-        let wide =
-            |fit: &[bool]| all.iter().zip(fit).filter(|(_, fit)| **fit).map(|(column, _)| column.1).sum::<usize>();
+        let wide = |fit: &[bool]| {
+            all.iter().zip(fit).filter(|(_, fit)| **fit).map(|(column, _)| column.1).sum::<usize>()
+        };
         while width.columns().is_some_and(|most| wide(&fit) > usize::from(most)) {
             let shown = (0..all.len()).filter(|at| fit[*at] && all[*at].2 > 0);
             let Some(out) = shown.max_by_key(|at| all[*at].2) else { break };

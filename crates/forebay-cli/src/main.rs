@@ -32,8 +32,16 @@ use std::process::ExitCode;
 
 /// A fast device in front of a slow one, served as a block volume.
 #[derive(Debug, Parser)]
-#[command(name = "forebay", version, max_term_width = 120, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage.\nFirst steps: forebay demo")]
+#[command(
+    name = "forebay",
+    version,
+    max_term_width = 120,
+    arg_required_else_help = true,
+    disable_help_subcommand = true
+)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage.\nFirst steps: forebay demo. Pages for each task: forebay help topics"
+)]
 struct Arguments {
     #[command(subcommand)]
     command: commands::Command,

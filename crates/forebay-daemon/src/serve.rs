@@ -15,8 +15,8 @@ use crate::main_thread::{
     LOOK, Message, SignalledReloads, event_sender, pass_on_events, run_event, start_service, stop,
     watch_signals,
 };
-use crate::state_lock::StateLock;
 use crate::service::{Estate, Service, ServiceStart, UpgradeAnswer, Upgrader};
+use crate::state_lock::StateLock;
 use crate::upgrade::{Duties, Predecessor, Successor};
 use crate::{RunEvent, ServeOptions};
 use forebay_admin::Taking;

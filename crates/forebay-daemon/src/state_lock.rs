@@ -9,7 +9,9 @@
 
 use forebay_admin::MessageId;
 use forebay_pool::RunError;
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
@@ -34,11 +36,11 @@ impl StateLock {
         let Some(mut file) = open(state_dir) else { return Ok(None) };
         let until = Instant::now() + ENDS_WITHIN;
         loop {
-            match file.try_lock() {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
-                Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOOK),
-                Err(TryLockError::WouldBlock) => return Err(in_use(state_dir, &mut file)),
-                Err(TryLockError::Error(_)) => return Ok(None),
+                Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(LOOK),
+                Err(Errno::WOULDBLOCK) => return Err(in_use(state_dir, &mut file)),
+                Err(_) => return Ok(None),
             }
         }
         // For the message of another daemon only.
@@ -51,7 +53,8 @@ impl StateLock {
 fn open(state_dir: &Path) -> Option<File> {
     let path = state_dir.join("daemon.lock");
     DirBuilder::new().recursive(true).mode(0o700).create(state_dir).ok()?;
-    let write = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let write =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     write.or_else(|_| File::open(&path)).ok()
 }
 

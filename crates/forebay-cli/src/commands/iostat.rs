@@ -273,10 +273,7 @@ impl Report {
         })
     }
 
-    fn of<'a>(
-        now: &Sample,
-        before: impl Fn(&str, &Counters) -> Option<(Option<&'a Counters>, f64)>,
-    ) -> Self {
+    fn of<'a>(now: &Sample, before: impl Fn(&str, &Counters) -> Option<(Option<&'a Counters>, f64)>) -> Self {
         let mut pools: BTreeMap<String, BTreeMap<String, Option<Figures>>> = BTreeMap::new();
         for (name, new) in &now.volumes {
             let known = new.object.as_ref().and_then(|_| before(name, new));
@@ -301,11 +298,11 @@ impl Report {
         let names = self.pools.iter().flat_map(|(pool, volumes)| {
             std::iter::once(pool.chars().count()).chain(volumes.keys().map(|name| name.chars().count() + 2))
         });
-        let room = width.columns().map_or(NAME_WIDTH.1, |most| usize::from(most).saturating_sub(FIGURES_WIDTH));
+        let room =
+            width.columns().map_or(NAME_WIDTH.1, |most| usize::from(most).saturating_sub(FIGURES_WIDTH));
         let most = names.max().unwrap_or(0).clamp(NAME_WIDTH.0, NAME_WIDTH.1).min(room.max(NAME_WIDTH.0));
-        let rest = width.columns().map_or(Width::unlimited(), |all| {
-            Width::exactly(all.saturating_sub(most as u16))
-        });
+        let rest =
+            width.columns().map_or(Width::unlimited(), |all| Width::exactly(all.saturating_sub(most as u16)));
         let columns = Columns::fitting(&COLUMNS, rest);
         let mut text = String::new();
         if heading {
@@ -400,10 +397,8 @@ mod tests {
     fn a_pool_adds_up_its_volumes_over_the_interval() {
         let began = Instant::now();
         let two = |reads| vec![("a", counters("fast", of(reads))), ("b", counters("fast", of(2 * reads)))];
-        let report = Report::between(
-            &sample(began, two(1000)),
-            &sample(began + Duration::from_secs(10), two(3000)),
-        );
+        let report =
+            Report::between(&sample(began, two(1000)), &sample(began + Duration::from_secs(10), two(3000)));
         let json = report.json();
         assert_eq!(json["volumes"]["a"]["reads_per_s"], 200.0);
         assert_eq!(json["pools"]["fast"]["reads_per_s"], 600.0);

@@ -79,7 +79,8 @@ impl Row {
 /// One line for each volume.
 pub(super) fn text(rows: &[Row], width: Width) -> String {
     if rows.is_empty() {
-        let none = "there are no volumes yet: forebay cache MOUNTPOINT --device PATH, or forebay volume attach";
+        let none =
+            "there are no volumes yet: forebay cache MOUNTPOINT --device PATH, or forebay volume attach";
         return wrapped(none, width) + "\n";
     }
     let mut table = Table::new([

@@ -1,5 +1,5 @@
-//! `forebay man`: manual pages, one for each command, from the definition of the command line, and
-//! one of the configuration file.
+//! `forebay man`: manual pages, one for each command, from the definition of the command line, one
+//! of the configuration file, and one for each page of the documentation.
 
 use std::path::{Path, PathBuf};
 
@@ -12,15 +12,15 @@ use crate::screen;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: forebay man --dir /usr/local/share/man && man forebay-volume-attach")]
 pub(crate) struct Options {
-    /// Folder for the folders man1 and man5 of the pages; all are made if they are not there
+    /// Folder for the folders man1, man5 and man7 of the pages; they are made if they are not there
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 }
 
 /// Writes the pages.
 pub(crate) fn execute(options: &Options, whole: &clap::Command) -> Result<(), Failure> {
-    let [commands, files] = ["man1", "man5"].map(|folder| options.dir.join(folder));
-    for folder in [&commands, &files] {
+    let [commands, files, topics] = ["man1", "man5", "man7"].map(|folder| options.dir.join(folder));
+    for folder in [&commands, &files, &topics] {
         std::fs::create_dir_all(folder).map_err(system(folder.display()))?;
     }
     let mut whole = whole.clone();
@@ -29,7 +29,8 @@ pub(crate) fn execute(options: &Options, whole: &clap::Command) -> Result<(), Fa
     let file = files.join("forebay.toml.5");
     let page = forebay_config::manual::page(env!("CARGO_PKG_VERSION"));
     std::fs::write(&file, page).map_err(system(file.display()))?;
-    screen::print(&format!("{} pages in {}\n", pages + 1, options.dir.display()))
+    let pages = pages + 1 + super::help::write_manuals(&topics)?;
+    screen::print(&format!("{pages} pages in {}\n", options.dir.display()))
 }
 
 /// Writes the page of a command and those of its subcommands; returns how many.

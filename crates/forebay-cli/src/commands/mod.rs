@@ -11,6 +11,7 @@ mod demo;
 mod events;
 mod findings;
 mod flush;
+mod help;
 mod inspect;
 mod iostat;
 mod jobs;
@@ -114,6 +115,8 @@ pub(crate) enum Command {
     Completions(completions::Options),
     /// Write manual pages
     Man(man::Options),
+    /// Explain a command, a task or the id of a message
+    Help(help::Options),
 }
 
 impl Command {
@@ -152,6 +155,7 @@ impl Command {
             Self::Sim(options) => sim::execute(&options),
             Self::Completions(options) => completions::execute(&options),
             Self::Man(options) => man::execute(&options, whole),
+            Self::Help(options) => help::execute(&options, whole),
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) enum Command {
     /// Remove a block device that no daemon will serve again
     #[command(after_help = "\
 A device stays when its daemon ends while it is in use, and whoever uses it waits. The next daemon that serves the
-volume goes on with it. See docs/use/ublk.md.")]
+volume goes on with it. See forebay help ublk.")]
     Remove {
         /// Its name below /dev/forebay, or its path
         name: String,

@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(50);
 The daemon starts the program that is now at its own path. That program reads the configuration and takes over
 pools, sockets and connections between two requests. If it cannot, the old daemon goes on. Clients with TLS must
 connect again. With files (fuse:) and virtual machines (vhost-user:) there is no upgrade; block devices (ublk:) wait
-meanwhile. See docs/operate/restart.md.")]
+meanwhile. See forebay help restart.")]
 pub(crate) struct Options {
     /// Refuse if clients would be disconnected: those with TLS. Packages upgrade like this
     #[arg(long)]

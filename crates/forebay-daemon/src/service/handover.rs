@@ -71,8 +71,8 @@ impl Service {
         }
     }
 
-    /// Other requests for an upgrade are refused while one is carried out: the API ends in the middle
-    /// of it, so they would have no answer.
+    /// Other requests for an upgrade are refused while one is carried out: the API ends in the
+    /// middle of it, so they would have no answer.
     pub(crate) fn set_upgrading(&self, upgrading: bool) {
         self.upgrading.store(upgrading, Ordering::SeqCst);
     }

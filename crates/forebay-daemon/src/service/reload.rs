@@ -365,7 +365,7 @@ impl Service {
             Scope::Pool => (Target::Pool(name), &new.pools[name].settings),
             Scope::Volume => (Target::Volume(name), &new.volumes[name].settings),
         };
-        let mut settings = Self::configured(&self.running().config, target)?;
+        let mut settings = self.configured(&self.running().config, target)?;
         let set = match wanted.explicit(key) {
             Some(value) => settings.set(key, &value.to_string()),
             None => settings.unset(key),

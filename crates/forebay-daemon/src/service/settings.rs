@@ -59,7 +59,7 @@ pub(super) fn default_action(choice: Choice) -> DefaultAction {
 }
 
 impl Service {
-    pub(super) fn configured(config: &Config, target: Target<'_>) -> Result<Settings, AdminError> {
+    pub(super) fn configured(&self, config: &Config, target: Target<'_>) -> Result<Settings, AdminError> {
         let (id, what, name, found, known): (_, _, _, _, Vec<&str>) = match target {
             Target::Pool(name) => {
                 let known = config.pools.keys().map(String::as_str).collect();
@@ -82,14 +82,17 @@ impl Service {
                 )
             }
         };
-        found.cloned().ok_or_else(|| AdminError::not_found(id, what, name, &known))
+        found.cloned().ok_or_else(|| {
+            let kept = matches!(target, Target::Volume(_)).then(|| self.kept_apart(name)).flatten();
+            kept.unwrap_or_else(|| AdminError::not_found(id, what, name, &known))
+        })
     }
 
     pub(super) fn settings_of(
         &self,
         target: Target<'_>,
     ) -> Result<BTreeMap<String, SettingInfo>, AdminError> {
-        let settings = Self::configured(&self.running().config, target)?;
+        let settings = self.configured(&self.running().config, target)?;
         let info = |(tunable, value): (&tunables::Tunable, forebay_config::Value)| {
             let info = SettingInfo {
                 value: value.to_string(),
@@ -113,7 +116,7 @@ impl Service {
         if let Target::Volume(name) = target {
             self.holds.check_free(name)?;
         }
-        let old = Self::configured(&self.running().config, target)?;
+        let old = self.configured(&self.running().config, target)?;
         let at_rest = match target {
             Target::Volume(name) => !self.is_attached(name)?,
             Target::Pool(_) => false,
@@ -125,7 +128,7 @@ impl Service {
         if let Some(file) = &mut persist {
             let config = file.newest(&check_rules).map_err(|error| stored(&error))?.config;
             // What was changed until the next start is not in the file.
-            before = Self::configured(&config, target).unwrap_or(before);
+            before = self.configured(&config, target).unwrap_or(before);
             stale = not_as_wanted(&before, &new, &request.set);
             file.edit(&edits(target, &new, &stale), &check_rules).map_err(|error| stored(&error))?;
         }

@@ -339,8 +339,8 @@ impl Service {
         self.hub.alarms().iter().any(|alarm| alarm.key == *key)
     }
 
-    /// Tells jobs and pools to stop, and waits for the end of recordings only. All begin at once; each takes as long
-    /// as its devices take.
+    /// Tells jobs and pools to stop, and waits for the end of recordings only. All begin at once;
+    /// each takes as long as its devices take.
     pub(crate) fn tell_to_stop(&self) {
         self.stop_jobs();
         self.await_recordings(RECORDINGS_END_WITHIN);

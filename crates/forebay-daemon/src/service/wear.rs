@@ -98,7 +98,7 @@ impl Service {
             return;
         }
         let message = format!(
-            "pool {pool}: {}; give it another device before this one fails: docs/operate/flash-life.md",
+            "pool {pool}: {}; give it another device before this one fails: forebay help flash-life",
             concerns.join("; ")
         );
         self.hub.raise(key, Severity::Warning, &message);

@@ -48,7 +48,7 @@ fn objection_in(sys: &Path, mount: &Mount, source: Option<DeviceNumber>) -> Opti
     if mount.kind.starts_with("fuse") {
         return said(
             "is served by a program of its own (FUSE)",
-            "by hand it goes: docs/operate/attach-disk.md has the steps",
+            "forebay help attach-disk has the steps by hand",
         );
     }
     if mount.kind == "btrfs" && btrfs_devices(sys, number) > 1 {

@@ -495,7 +495,7 @@ fn notes(known: &Known, mount: &Mount, device: &Path, is_in_fstab: bool) -> Vec<
     if disk::is_encrypted(device) {
         notes.push(format!(
             "{} is encrypted, and what the cache holds of it is not, unless the flash is or the \
-             pool has a key (docs/operate/security.md)",
+             pool has a key (forebay help security)",
             device.display()
         ));
     }

@@ -103,7 +103,7 @@ pub(super) fn steps(daemon: Option<&Daemon>) -> Result<Vec<Step>, Failure> {
         steps.push(Step::LoadDriver);
     } else {
         return Err(Failure::new(MessageId::AttachBlockDevices, "this kernel has no ublk (CONFIG_BLK_DEV_UBLK, Linux 6.5 or later)")
-            .hint("give a container /dev/ublk-control; without ublk a volume is reached over NBD: docs/operate/boot.md"));
+            .hint("give a container /dev/ublk-control; without ublk a volume is reached over NBD: forebay help boot"));
     }
     let is_there = Path::new(DROP_IN_FOLDER).join(DROP_IN).exists();
     let drop_in =
@@ -143,7 +143,7 @@ fn decide(service: Option<Service>, drop_in: &DropIn, daemon: Option<&Daemon>) -
                 daemon.pools.join(", ")
             ))
             .hint(format!(
-                "restart it when its clients can bear that (docs/operate/restart.md), then the same command again:\n        {}",
+                "restart it when its clients can bear that (forebay help restart), then the same command again:\n        {}",
                 commands.join("\n        ")
             )))
         }
@@ -170,7 +170,7 @@ impl DropIn {
             Self::Nowhere => Err(Failure::new(MessageId::AttachBlockDevices, format!(
                 "the service may not make block devices, and the package's share/forebay/{DROP_IN}, which lets it, is not there"
             ))
-            .hint(format!("install the package anew, or write {DROP_IN_FOLDER}/{DROP_IN} as docs/operate/boot.md has it"))),
+            .hint(format!("install the package anew, or write {DROP_IN_FOLDER}/{DROP_IN} as forebay help boot has it"))),
         }
     }
 }
@@ -235,7 +235,7 @@ mod tests {
         }
         assert!(commands(None, &packaged, Some(serving)).contains("start it as root"));
         assert!(commands(None, &packaged, None).contains("forebay serve --config"));
-        assert!(commands(Some((false, false)), &DropIn::Nowhere, None).contains("boot.md"));
+        assert!(commands(Some((false, false)), &DropIn::Nowhere, None).contains("forebay help boot"));
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(super) fn split(settings: &[(String, String)]) -> Result<(Texts, Texts), Fai
                     format!("there is no setting \"{}\"", harmless(key)),
                 );
                 let meant = hint(Scope::Volume, key, &[]).or_else(|| hint(Scope::Pool, key, &[]));
-                return Err(failure.hint(meant.unwrap_or_else(|| "docs/use/settings.md lists them".into())));
+                return Err(failure.hint(meant.unwrap_or_else(|| "forebay help settings lists them".into())));
             }
         };
         read(scope, &Texts::from([(key.clone(), value.clone())]))?;

@@ -115,7 +115,7 @@ fn devices(volume: &VolumeInfo) -> impl Iterator<Item = String> {
 
 /// The disk behind a volume, which is what is mounted afterwards.
 fn disk_of(volume: &VolumeInfo) -> Result<PathBuf, Failure> {
-    let by_hand = "by hand it goes: docs/operate/take-away.md has the steps";
+    let by_hand = "forebay help take-away has the steps by hand";
     let backing: BackingUri = volume.backing.parse().map_err(|error| {
         Failure::new(
             MessageId::BackingSyntax,
@@ -179,7 +179,7 @@ fn not_found(point: &Path, mounts: &Mounts, mount: Option<&Mount>, entry: Option
             )
         }
     };
-    failure.hint("`findmnt` lists mounts, `forebay volume list` volumes; those over NBD or FUSE: docs/operate/take-away.md")
+    failure.hint("`findmnt` lists mounts, `forebay volume list` volumes; those over NBD or FUSE: forebay help take-away")
 }
 
 /// A volume cannot be detached from a pool whose cache has failed: the daemon has nowhere to record
@@ -191,7 +191,7 @@ fn refuse_without_cache(pool: &PoolInfo) -> Result<(), Failure> {
     let name = harmless(&pool.name);
     Err(Failure::new(MessageId::Event(EventKind::CacheFailed), format!("the cache of pool {name} has failed, so its volumes cannot be detached"))
         .hint(format!(
-            "forebay pool replace {name} --device PATH gives it another; without one, docs/operate/flash-died.md says how to take the disk back"
+            "forebay pool replace {name} --device PATH gives it another; forebay help flash-died has the steps without one"
         )))
 }
 
@@ -242,7 +242,7 @@ mod tests {
         let pool = PoolInfo::closed("fast".into(), Vec::new(), None);
         assert!(refuse_without_cache(&pool).is_ok());
         let said = format!("{:?}", refuse_without_cache(&PoolInfo { cache_failed: true, ..pool }));
-        assert!(said.contains("pool replace fast") && said.contains("flash-died.md"), "{said}");
+        assert!(said.contains("pool replace fast") && said.contains("forebay help flash-died"), "{said}");
     }
 
     #[test]

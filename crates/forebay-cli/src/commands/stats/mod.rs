@@ -207,5 +207,4 @@ mod tests {
         assert_eq!((format!("{client:?}").contains("/run/b.sock"), volume), (true, Some("db".into())));
         assert!(format!("{:?}", asked("db", None)).contains(client::DEFAULT_SOCKET));
     }
-
 }

@@ -110,14 +110,13 @@ fn report(
     let answer = client.wait(&format!("{job}?wait=5s"), END_WITHIN);
     let answer = answer.map_err(|failure| match (begun, cut) {
         (false, _) => failure,
-        (true, cut) => Failure::new(
-            MessageId::RecordingEndedEarly,
-            "the daemon has ended, and the recording with it",
-        )
-        .hint(match cut {
-            true => "the trace is cut off at its end; what is there can be used",
-            false => "the trace is whole up to there",
-        }),
+        (true, cut) => {
+            Failure::new(MessageId::RecordingEndedEarly, "the daemon has ended, and the recording with it")
+                .hint(match cut {
+                    true => "the trace is cut off at its end; what is there can be used",
+                    false => "the trace is whole up to there",
+                })
+        }
     });
     if let Some(reading) = &written {
         if options.admin.json {

@@ -122,7 +122,7 @@ pub(super) fn choices(settings: &[String]) -> Result<Vec<Choice>, Failure> {
 
 fn unknown(key: &str) -> Failure {
     let hint = tunables::hint(Scope::Volume, key, &[]).or_else(|| tunables::hint(Scope::Pool, key, &[]));
-    let hint = hint.unwrap_or_else(|| "docs/use/settings.md has all of them".into());
+    let hint = hint.unwrap_or_else(|| "forebay help settings has all of them".into());
     Failure::usage(MessageId::SettingUnknown, format!("there is no setting \"{}\"", harmless(key))).hint(hint)
 }
 
