@@ -6,6 +6,7 @@
 //! Invariants
 //! - Nothing waits for ever: connecting and sending have [`CONNECT_WITHIN`], and the answer has the
 //!   time that the caller gives. A Ctrl-C that the caller asks for is noticed within [`GLANCE`].
+//! - A request is sent again only if the daemon has read nothing of it.
 //! - An answer that was cut off is an error, never half an answer: its length is compared with what
 //!   its head says.
 
@@ -88,6 +89,23 @@ pub(crate) fn ask(
     timeout: Duration,
     stop: &dyn Fn() -> bool,
 ) -> Result<Answer, Error> {
+    let until = Instant::now() + CONNECT_WITHIN;
+    loop {
+        match ask_once(socket, request, timeout, stop) {
+            Err(Error::Io(error)) if is_unread(&error) && Instant::now() < until && !stop() => {
+                std::thread::sleep(GLANCE);
+            }
+            answer => return answer,
+        }
+    }
+}
+
+fn ask_once(
+    socket: &Path,
+    request: &HttpRequest<'_>,
+    timeout: Duration,
+    stop: &dyn Fn() -> bool,
+) -> Result<Answer, Error> {
     let mut stream = connect(socket).map_err(Error::Connect)?;
     stream.set_write_timeout(Some(CONNECT_WITHIN))?;
     // A server that answers before it has read everything closes early; its answer counts, not the
@@ -97,6 +115,12 @@ pub(crate) fn ask(
         Err(Error::Io(_)) if sent.is_err() => Err(Error::Io(sent.err().unwrap_or(ErrorKind::Other.into()))),
         answer => answer,
     }
+}
+
+/// Whether the daemon closed the connection without reading the request, as one that hands over to
+/// its successor does: a unix socket reports unread data as a reset. The request can be repeated.
+fn is_unread(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
 }
 
 /// `UnixStream::connect` with a time limit: it waits while the backlog of the listener is full.
@@ -270,6 +294,28 @@ mod tests {
         assert!(matches!(answer_to(b"HTTP/1.1 200 OK\r\nConte"), Err(Error::NotHttp)));
         assert!(matches!(answer_to(b"NBDMAGIC"), Err(Error::NotHttp)));
         assert!(matches!(answer_to(b""), Err(Error::Io(_))));
+    }
+
+    #[test]
+    fn a_request_that_was_not_read_is_sent_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let server = std::thread::spawn(move || {
+            let (unread, _) = listener.accept().unwrap();
+            // Until the request is in its queue.
+            while rustix::io::ioctl_fionread(&unread).unwrap() == 0 {
+                std::thread::yield_now();
+            }
+            drop(unread);
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+        });
+        let request = HttpRequest { method: "POST", path: "/", body: None, headers: vec![] };
+        let answer = ask(&socket, &request, Duration::from_secs(5), &|| false);
+        assert_eq!(answer.unwrap().status, 200);
+        server.join().unwrap();
     }
 
     #[test]
