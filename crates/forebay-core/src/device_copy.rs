@@ -1,35 +1,37 @@
-//! A cache device is copied onto another one while it is used: what is copied when, which writes
-//! and flushes go to both, and when the new one counts. Only the state: the engine knows nothing of
-//! it. Its owner submits the operations, in the daemon `forebay-pool`, and the simulator.
+//! Online copy of a cache device to a new one: the copy order, the writes and flushes that go to
+//! both devices, and the point at which the new one becomes authoritative. This module holds only
+//! the state, and the engine does not know of it. Its owner submits the operations: `forebay-pool`
+//! in the daemon, or the simulator.
 //!
-//! - The old device alone counts until the configuration names the new one. It has every write and
-//!   every flush until then.
-//! - A write goes to the new device as well as soon as anything that it touches was copied. So what
-//!   was copied stays equal.
-//! - A chunk is copied again if a write of it was under way meanwhile: nobody knows which of both
-//!   the copy has.
-//! - Flushes go to both before the new device is flushed for the first time. So once that flush
-//!   has ended, the new device holds whatever a flush has promised, before it or since.
-//! - Its head, with the superblocks or the header of a member, is copied last, and only after that
-//!   flush: a device with a head has all the rest, durably.
-//! - What fails on the new device is nothing to the engine until that device counts
-//!   ([`DeviceCopy::begin_to_count`]): just before the configuration names it. From then on an
-//!   operation has succeeded only if both devices have done it ([`joint`]).
+//! - The old device alone is authoritative until the configuration names the new one. It receives
+//!   every write and every flush until then.
+//! - A write also goes to the new device once any byte of its range has been copied. So the copied
+//!   range stays identical.
+//! - A chunk is copied again if a write to it was in flight during the copy: the copy may have the
+//!   old data or the new.
+//! - Flushes go to both before the new device is flushed for the first time. So once that flush has
+//!   completed, the new device holds durably all data that a completed flush covers, from before it
+//!   or since.
+//! - The head, with the superblocks or the header of a member, is copied last, and only after that
+//!   flush: a device with a head has all the rest durably.
+//! - A failure on the new device does not affect the engine until that device becomes authoritative
+//!   ([`DeviceCopy::begin_to_count`]), just before the configuration names it. From then on an
+//!   operation succeeds only if it succeeds on both devices ([`joint`]).
 //!
-//! In a mirrored cache the device is a member, and a flush of the cache is one of each member:
-//! those of the member that is copied go to both. All else is the same: the new device has the
-//! bytes of the member, its tag included. So the change has not ended before the old one is too far
-//! behind to be believed beside the other member ([`is_left_behind`]).
+//! In a mirrored cache the device is a member, and a flush of the cache flushes each member:
+//! flushes of the copied member go to both devices. All else is the same: the new device has the
+//! bytes of the member, its tag included. So the replacement is complete only when the old device
+//! is too far behind for a start to accept it together with the other member ([`is_left_behind`]).
 
 use crate::fault::{self, PlantedBug};
 
-/// The beginning of a cache device: superblocks or headers, and nothing else. A device that is
-/// being filled says so there.
+/// Bytes at the beginning of a cache device: superblocks or headers, and nothing else. They mark a
+/// device that is still being filled.
 pub const HEAD_BYTES: u64 =
     forebay_format::geometry::CHECKPOINT_START_BLOCK * forebay_format::BLOCK_BYTES as u64;
 
-/// How an operation ends that goes to both devices: as on the old one; once the new one `counts`
-/// only if it has succeeded there too.
+/// Combines the results of an operation on both devices: that of the old one; once the new one
+/// `counts`, success requires success there too.
 ///
 /// # Errors
 /// That of the old device, else that of the new one.
@@ -37,46 +39,45 @@ pub fn joint<E>(old: Result<(), E>, new: Result<(), E>, counts: bool) -> Result<
     if counts && !fault::planted(PlantedBug::TrustFailedSecond) { old.and(new) } else { old }
 }
 
-/// Generations of the superblock by which a device that was replaced must be behind. A start
-/// believes a member that is behind by one. The checkpoint that was under way when the new device
-/// took over may have written one to the old device.
+/// Generations by which the superblock of a replaced device must be behind. A start accepts a
+/// member that is behind by one. The checkpoint in progress when the new device took over may have
+/// written one to the old device.
 const GENERATIONS_BEHIND: u64 = 3;
 
-/// The device of a mirrored cache that was replaced when the superblock had the generation `then`
-/// is believed by no start that finds the other member as well, now that it has the generation
-/// `now`: nobody needs the notes of this host for that.
+/// Returns true if no start that finds the other member of a mirrored cache accepts the device that
+/// was replaced at superblock generation `then`, now that the generation is `now`. A start on
+/// another host needs no records of this one for that.
 #[must_use]
 pub fn is_left_behind(then: u64, now: u64) -> bool {
     now >= then.saturating_add(GENERATIONS_BEHIND) || fault::planted(PlantedBug::LeaveOldBelieved)
 }
 
-/// What is to be done next.
+/// The next step of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyStep {
-    /// Read so many bytes of the old device from here, and write them to the same place of the new
-    /// one.
+    /// Read this range of the old device and write it to the same offset of the new one.
     Copy {
-        /// The first byte.
+        /// First byte.
         from: u64,
-        /// How many.
+        /// Number of bytes.
         len: u64,
     },
     /// Flush the new device.
     Flush,
 }
 
-/// How far a copy is.
+/// Progress of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Phase {
-    /// Everything behind the head is copied.
+    /// Copying everything behind the head.
     Body,
-    /// That is made durable.
+    /// Flushing it.
     BodyFlush,
-    /// The head is copied.
+    /// Copying the head.
     Head,
-    /// That is made durable.
+    /// Flushing it.
     HeadFlush,
-    /// The new device could take the place of the old one.
+    /// The new device can replace the old one.
     Whole,
 }
 
@@ -85,7 +86,7 @@ enum Phase {
 struct Chunk {
     from: u64,
     to: u64,
-    /// A write of them was under way meanwhile.
+    /// A write to them was in flight during the copy.
     is_spoiled: bool,
 }
 
@@ -93,11 +94,11 @@ struct Chunk {
 #[derive(Debug)]
 pub struct DeviceCopy {
     phase: Phase,
-    /// Bytes of the old device that are used.
+    /// Used bytes of the old device.
     used: u64,
-    /// Most bytes that are copied at once.
+    /// Maximum bytes per copy step.
     chunk_bytes: u64,
-    /// From the head to here everything is on the new device.
+    /// End of the range behind the head that is on the new device.
     copied: u64,
     chunk: Option<Chunk>,
     is_flushing: bool,
@@ -105,7 +106,8 @@ pub struct DeviceCopy {
 }
 
 impl DeviceCopy {
-    /// Nothing is copied yet of the bytes that are used of a device; so many are copied at once.
+    /// Returns the state of a copy of `used_bytes` that has not begun, in steps of at most
+    /// `chunk_bytes`.
     #[must_use]
     pub fn new(used_bytes: u64, chunk_bytes: u64) -> Self {
         let copied = HEAD_BYTES.min(used_bytes);
@@ -120,8 +122,8 @@ impl DeviceCopy {
         }
     }
 
-    /// Begins the next step, if none is under way and one is left. `is_written` says whether a
-    /// write to these bytes of the old device is under way, from and to.
+    /// Begins the next step, if none is in progress and one is left. `is_written` returns whether a
+    /// write to this range of the old device, from and to, is in flight.
     pub fn next(&mut self, is_written: impl FnOnce(u64, u64) -> bool) -> Option<CopyStep> {
         if self.chunk.is_some() || self.is_flushing {
             return None;
@@ -151,8 +153,8 @@ impl DeviceCopy {
         Some(CopyStep::Copy { from, len: to - from })
     }
 
-    /// A write to the old device begins: true if it must go to the new one as well, and ends when
-    /// both have ended.
+    /// Notes that a write to the old device begins. Returns true if it must go to the new one as
+    /// well; it completes when both have completed.
     pub fn write_begins(&mut self, from: u64, len: u64) -> bool {
         let to = from.saturating_add(len);
         if let Some(chunk) = &mut self.chunk {
@@ -166,13 +168,13 @@ impl DeviceCopy {
         in_body || in_head
     }
 
-    /// Whether a flush that begins now must go to the new device as well.
+    /// Returns true if a flush that begins now must go to the new device as well.
     #[must_use]
     pub fn flushes_both(&self) -> bool {
         self.phase >= Phase::BodyFlush && !fault::planted(PlantedBug::FlushOldDeviceOnly)
     }
 
-    /// The chunk under way is on the new device.
+    /// Notes that the current chunk is on the new device.
     pub fn chunk_written(&mut self) {
         let Some(chunk) = self.chunk.take() else { return };
         match self.phase {
@@ -183,7 +185,7 @@ impl DeviceCopy {
         }
     }
 
-    /// The flush under way has ended.
+    /// Notes that the flush in flight has completed.
     pub fn flushed(&mut self) {
         self.is_flushing = false;
         self.phase = match self.phase {
@@ -193,36 +195,37 @@ impl DeviceCopy {
         };
     }
 
-    /// The head of the new device is that of the old one, and what is written to it goes to both.
-    /// Before, it may be one that was written while it was copied.
+    /// Returns true if the head of the new device equals that of the old one, and writes to it go
+    /// to both. Before, a write may have changed it during the copy.
     #[must_use]
     pub fn has_head(&self) -> bool {
         self.phase >= Phase::HeadFlush
     }
 
-    /// The new device has everything that the old one has, durably as far as a flush has promised
-    /// it.
+    /// Returns true if the new device has all data of the old one, and durably all that completed
+    /// flushes cover.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.phase == Phase::Whole
     }
 
-    /// The configuration is about to name the new device, which has everything.
+    /// Makes the new device authoritative: it has everything, and the configuration is about to
+    /// name it.
     ///
     /// # Panics
-    /// It has not.
+    /// If the copy is not complete.
     pub fn begin_to_count(&mut self) {
         assert!(self.is_whole(), "I80: a device counts that has not everything");
         self.counts = true;
     }
 
-    /// An operation has succeeded only if the new device has done it too.
+    /// Returns true if an operation succeeds only if it succeeds on the new device too.
     #[must_use]
     pub fn counts(&self) -> bool {
         self.counts
     }
 
-    /// Bytes that are not on the new device yet.
+    /// Bytes that are not yet on the new device.
     #[must_use]
     pub fn left_bytes(&self) -> u64 {
         let head = if self.phase < Phase::HeadFlush { HEAD_BYTES.min(self.used) } else { 0 };
@@ -236,7 +239,8 @@ mod tests {
 
     #[test]
     fn a_device_that_was_replaced_is_left_behind_by_more_than_a_start_believes() {
-        // The checkpoint under way at the change may have reached it: then it has generation 8.
+        // The checkpoint in progress at the replacement may have reached it: then it has generation
+        // 8.
         assert!(!is_left_behind(7, 9), "behind by one at most");
         assert!(is_left_behind(7, 10));
     }
@@ -246,11 +250,11 @@ mod tests {
 
     const CHUNK_BYTES: u64 = 1 << 20;
 
-    /// The unit of this model, and how many a device has.
+    /// The unit of this model in bytes, and the number of units of a device.
     const UNIT: u64 = 64 << 10;
     const UNITS: u64 = 70;
 
-    /// A device that loses what was not flushed, or keeps it, as it likes.
+    /// A device that may lose or keep unflushed writes.
     #[derive(Clone, Default)]
     struct Model {
         durable: BTreeMap<u64, u64>,
@@ -266,8 +270,8 @@ mod tests {
             self.cached.insert(unit, value);
         }
 
-        /// A flush that began when the device had this has ended. What one that began later has
-        /// made durable stays.
+        /// Completes a flush that began when the device had `seen`. Keeps data that a flush begun
+        /// later has made durable.
         fn flush(&mut self, seen: &BTreeMap<u64, u64>) {
             for (unit, value) in seen {
                 let kept = self.durable.entry(*unit).or_default();
@@ -288,7 +292,7 @@ mod tests {
         }
     }
 
-    /// A write under way: where, what, and on which devices it has not ended.
+    /// A write in flight: place, data, and the devices on which it has not completed.
     struct Write {
         unit: u64,
         value: u64,
@@ -296,15 +300,16 @@ mod tests {
         on_new: bool,
     }
 
-    /// A flush under way: what it promises, and what each device had when it began there.
+    /// A flush in flight: the data that it covers, and the content of each device when it began
+    /// there.
     struct Flush {
         promises: BTreeMap<u64, u64>,
         on_old: Option<BTreeMap<u64, u64>>,
         on_new: Option<BTreeMap<u64, u64>>,
     }
 
-    /// One run: the copy and its client take steps in an order that the seed says, and the new
-    /// device is judged whenever it has a head.
+    /// One run: the copy and its client take steps in an order that the seed determines, and the
+    /// new device is checked whenever it is complete.
     struct Run {
         draw: Draw,
         old: Model,
@@ -312,11 +317,11 @@ mod tests {
         copy: DeviceCopy,
         writes: Vec<Write>,
         flushes: Vec<Flush>,
-        /// What was acknowledged, and what of it was promised to be durable.
+        /// Acknowledged data, and the part of it that completed flushes cover.
         acknowledged: BTreeMap<u64, u64>,
         promised: BTreeMap<u64, u64>,
         values: u64,
-        /// Read from the old device, and not written to the new one.
+        /// Read from the old device, and not yet written to the new one.
         carried: Option<(u64, Vec<u64>)>,
         flushing: Option<BTreeMap<u64, u64>>,
     }
@@ -339,7 +344,8 @@ mod tests {
         }
 
         fn begin_write(&mut self) {
-            // Nobody writes to one place twice at once, and mostly to few places.
+            // The client has at most one write in flight per place, and writes mostly to few
+            // places.
             let unit = if self.draw.below(2) == 0 { self.draw.below(UNITS) } else { self.draw.below(4) };
             if self.writes.iter().any(|write| write.unit == unit) || self.writes.len() > 5 {
                 return;
@@ -420,8 +426,8 @@ mod tests {
             }
         }
 
-        /// After a loss of power now, the new device alone has what was promised: durable values of
-        /// one place only grow, so it may have something newer.
+        /// Checks that after a power loss now, the new device alone has the data that flushes
+        /// cover: durable values of one place only grow, so it may have newer data.
         fn judge(&self) {
             if !self.copy.is_whole() {
                 return;

@@ -1,23 +1,24 @@
-//! Discards: telling the cache device which segments hold nothing, so that it need not keep their
-//! bytes when it collects its own garbage.
+//! Discards: inform the cache device which segments hold no live data, so that its garbage
+//! collection does not preserve their bytes.
 //!
-//! Only whole segments are discarded (in a mirrored cache, both of a column), one at a time, and
-//! only if nobody needs what they have, now or after a crash (I77):
+//! The engine discards only whole segments (in a mirrored cache, both of a column), one at a time,
+//! and only if neither the running engine nor recovery after a crash needs their content (I77):
 //!
-//! - one of the append window: the checkpoint in effect, or the extension of its window, says that
-//!   a restart must take it as free, whatever is there. It may be written at any time, so what it
-//!   reads as is of no use to recovery.
-//! - one that waits to join a window: only once a checkpoint in effect was taken after it had been
-//!   freed. Before that a restart would look there for what the log voids later, or for links of
-//!   its stream.
+//! - a segment of the append window: the checkpoint in effect, or the extension of its window,
+//!   lists it as free for recovery, regardless of its content. The log may write it at any time, so
+//!   recovery does not rely on its content.
+//! - a segment that waits to join a window: only once a checkpoint in effect was taken after it had
+//!   been freed. Before that, recovery would look there for records that later log records void, or
+//!   for links of its stream.
 //!
-//! While it is discarded a segment is in neither list, so the log cannot take it; a snapshot lists
-//! it in its window all the same if it belongs there, because it goes back. The log goes first: no
-//! discard begins while the window is short, or reclaim has not as many free segments as it wants.
-//! So a discard that never ends makes the cache smaller by a segment, and nothing waits for it but
-//! a stop, which has a limit of its own, and a shrink of the pool.
+//! During its discard a segment is in neither list, so the log cannot take it; a snapshot still
+//! lists a segment of the window there, because it returns to it. The log has priority: no discard
+//! begins while reclaim has fewer free segments than it wants, nor of a window segment while the
+//! window is short. So a discard that never completes makes the cache smaller by a segment, and
+//! only a stop, which has its own time limit, and a shrink of the pool wait for it.
 //!
-//! A discard that fails is counted. The segment is not discarded again until it was in use.
+//! The engine counts a discard that fails, and does not discard the segment again until it has been
+//! in use.
 
 use crate::api::{Action, DeviceFailure, Nanos, Notice, OpId};
 use crate::checkpoint::Checkpoints;
@@ -29,26 +30,26 @@ use crate::context::operations::OpKind;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
 
-/// Most bytes that are discarded in a second. More than the log of most devices takes, so that it
-/// matters only after a start, or after much was dropped at once: then it leaves a device that is
-/// slow at this time for something else. 256 MiB are 64 segments of 4 MiB.
+/// Maximum bytes discarded per second: more than the log writes on most devices, so the limit
+/// matters only after a start or a mass drop. Then it leaves a device with slow discards time for
+/// other I/O. 256 MiB are 64 segments of 4 MiB.
 const BYTES_PER_S: u64 = 256 << 20;
-/// With so many operations under way the device has enough to do.
+/// Operations in flight from which on the device is too busy for a discard.
 const BUSY_OPERATIONS: usize = 32;
-/// Segments that are looked at in one call, and the pause before the next ones: right after much
-/// was dropped none may be discarded yet.
+/// Segments examined in one call, and the pause before the next ones: right after a mass drop none
+/// may be discardable yet.
 const LOOKS: u64 = 64;
 const LOOKS_PAUSE_NS: Nanos = 1_000_000;
 
 impl Context {
-    /// A segment holds nothing that counts any more. The checkpoint in effect may believe
-    /// otherwise.
+    /// Marks a segment freed: it holds no live data. The checkpoint in effect may still list its
+    /// data.
     pub(crate) fn segment_is_freed(&mut self, number: u32) {
         self.map.end_segment(number, SegmentPhase::Freed);
         self.map.segments[number as usize].freed_after = self.superblock.checkpoint_generation;
     }
 
-    /// Begins the next discard, if its time has come.
+    /// Begins the next discard, if one is due.
     pub(crate) fn step_discards(&mut self, checkpoint: &Checkpoints) {
         let discards = &self.free.discards;
         let whole = self.mirror.as_ref().is_none_or(|mirror| mirror.standing == Standing::Whole);
@@ -57,7 +58,7 @@ impl Context {
             self.free.discard_due = self.mirror.is_some();
             return;
         }
-        // Reclaim makes up for the one that is held back.
+        // Reclaim replaces the segment that the discard holds back.
         let enough = self.free_segments() >= self.free.window_size as usize;
         if self.ops.len() >= BUSY_OPERATIONS || !enough {
             return;
@@ -77,7 +78,7 @@ impl Context {
         self.wake_in(LOOKS_PAUSE_NS);
     }
 
-    /// The next segment to look at, round and round.
+    /// Returns the next segment to examine, wrapping around at the end.
     fn next_stale(&mut self) -> Option<u32> {
         let discards = &mut self.free.discards;
         discards.to_look_at -= 1;
@@ -86,7 +87,7 @@ impl Context {
         Some(found as u32)
     }
 
-    /// The segments that are discarded with this one: both of a column.
+    /// Returns the segments to discard: this one, or both of its column.
     fn halves(&self, number: u32) -> (u32, Option<u32>) {
         match &self.mirror {
             Some(mirror) => {
@@ -97,7 +98,7 @@ impl Context {
         }
     }
 
-    /// The checkpoint in effect says that a segment holds nothing.
+    /// Returns true if the checkpoint in effect lists a segment as empty.
     fn is_void(&self, number: u32, checkpoint: &Checkpoints) -> bool {
         let (first, twin) = self.halves(number);
         core::iter::once(first).chain(twin).all(|number| {
@@ -133,7 +134,7 @@ impl Context {
         }
     }
 
-    /// A discard has ended; the segment goes back to where it was.
+    /// Handles the end of a discard, and returns the segment to its list.
     pub(crate) fn discard_ended(&mut self, len: u32, result: Result<(), DeviceFailure>) {
         match result {
             Ok(()) => {
@@ -165,7 +166,7 @@ impl Context {
     }
 }
 
-/// How long the discards after this one wait for it.
+/// Time until the next discard may begin, after one of so many bytes.
 fn time_of(bytes: u64) -> Nanos {
     bytes * 1_000_000_000 / BYTES_PER_S
 }

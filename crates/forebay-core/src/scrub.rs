@@ -1,21 +1,20 @@
-//! Scrub: everything that the cache holds is read and compared with its checksum, at a bounded
-//! rate.
+//! Scrub: reads every cached block at a bounded rate and compares it with its checksum.
 //!
-//! Damage shows when a block is read, and a block that nobody reads may stay damaged for long:
-//! until it is the only copy that is left of something, or until a second copy of it is damaged
-//! too. A scrub goes through all segments once. What it finds is treated as if a client had read it
-//! (`Engine::give_up`): a clean block is dropped, and fetched again from the backing store; a dirty
-//! one is lost, and reported. An error is no damage: a dirty block that cannot be read is counted
-//! and left alone.
+//! A read detects damage, so a block that clients do not read can stay damaged for a long time:
+//! until it is the only remaining copy, or until its second copy is damaged too. A scrub passes
+//! over all segments once. It handles a damaged block as a client's read would
+//! (`Context::give_up`): it drops a clean block and fetches it again from the backing store; a
+//! dirty block is lost, and the scrub reports it. A read error is not damage: the scrub counts a
+//! dirty block that cannot be read and leaves it alone.
 //!
-//! Of a pair of a mirrored cache both copies are read, the segment of one member after that of the
-//! other, if both count. A block with a copy that is damaged or cannot be read is handed to
-//! `mirror::repair`, which writes it again from the other one, or says what is the matter.
+//! In a mirrored cache whose members are both active, the scrub reads both copies of a pair, the
+//! segment of one member after that of the other. If a copy is damaged or unreadable, it hands the
+//! block to `mirror::repair`, which rewrites the copy from the other one or reports why it cannot.
 //!
-//! It takes no lock: a slot is judged after it was read only if it is still the one that counts,
-//! and is never written again while its segment is pinned. It yields to everybody by its rate
-//! alone. What is written while it is under way need not be checked, and is checked only where the
-//! scrub has not been.
+//! The scrub takes no lock: it evaluates a slot after the read only if the slot is still live, and
+//! the log does not reuse a slot while its segment is pinned. Its rate alone limits its load on
+//! other I/O. Blocks written during a scrub need no check, and get one only in segments that the
+//! scrub has not reached.
 
 use crate::api::lifecycle_error::LifecycleError;
 use crate::api::stats::ScrubReport;
@@ -37,46 +36,46 @@ use crate::map::sweep_slots;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Most blocks of one read. Longer ones would not be cheaper, and clients would wait longer behind
+/// Maximum blocks per read. Longer reads would not be cheaper, and clients would wait longer behind
 /// them.
 const RUN_BLOCKS: u32 = 16;
-/// Most reads under way.
+/// Maximum reads in flight.
 const READS_MAX: usize = 4;
 
-/// A scrub under way.
+/// A running scrub.
 #[derive(Debug)]
 struct Scrub {
     bytes_per_s: u64,
-    /// Only what is dirty is looked at, and nobody is told when it ends.
+    /// Checks dirty blocks only, and raises no notice at its end.
     dirty_only: bool,
     bucket: Bucket,
-    /// The next slot to look at, and which of its copies.
+    /// The next slot to check, and which of its copies.
     segment: u32,
     copy: u8,
     index: u32,
-    /// Reads of the cache and of backing stores under way, and suspects that are being looked at.
+    /// Reads of the cache and of backing stores in flight, and suspects in repair.
     under_way: usize,
     cancelled: bool,
-    /// Slots that are to be read once more, of the one copy that they have now.
+    /// Slots to read once more, from their one remaining copy.
     again: Vec<u32>,
     wake_at: Option<Nanos>,
     report: ScrubReport,
 }
 
 impl Context {
-    /// Both members have this segment, and count.
+    /// Returns true if both members have this segment and are active.
     fn has_two_copies(&self, segment: u32) -> bool {
         let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
         whole && self.is_pair(segment)
     }
 
-    /// The member of a pair that this copy is read from: the one that counts, if only one does.
+    /// The member of a pair to read this copy from: the active one, if only one is active.
     fn scrubbed_member(&self, slot: u32, copy: u8) -> Option<u8> {
         let mirror = self.mirror.as_ref().filter(|_| self.is_pair(self.map.place(slot).0))?;
         Some(mirror.failed().map_or(copy, |failed| 1 - failed))
     }
 
-    /// True if a slot counts, is not known to be lost, and was not on a member that is.
+    /// Returns true if a slot is live, is not known to be lost, and was not only on a lost member.
     fn is_worth_scrubbing(&self, slot: u32) -> bool {
         let state = self.map.state(slot);
         if state == BlockState::Void || self.mirror.is_some() && self.is_gone(self.map.place(slot).0) {
@@ -87,18 +86,19 @@ impl Context {
         !overlooked && !lost
     }
 
-    /// Byte of the cache where a slot lies, on this member if it is of a pair.
+    /// Byte offset of a slot in the cache, on this member if the slot belongs to a pair.
     fn copy_offset(&self, slot: u32, member: Option<u8>) -> u64 {
         let (segment, index) = self.map.place(slot);
         member.map_or_else(|| self.map.offset(slot), |member| self.half_offset(segment, member, index))
     }
 
-    /// The same for one that was read: it may have been overwritten meanwhile.
+    /// As [`Context::is_worth_scrubbing`], after the read: a client may have overwritten the block.
     fn is_worth_judging(&self, slot: u32) -> bool {
         self.is_worth_scrubbing(slot) || fault::planted(PlantedBug::ScrubJudgesVoid)
     }
 
-    /// The next slots that count and follow one another on the device, and which copy of them.
+    /// The next run of live slots, contiguous on the device, and which copy of them: first slot,
+    /// count, copy.
     fn next_run(&self, scrub: &mut Scrub, looks: &mut u32) -> Option<(u32, u32, u8)> {
         let blocks = self.map.geometry.segment_blocks;
         let most = RUN_BLOCKS.min(self.pages.available(PageUse::Scrub));
@@ -136,14 +136,14 @@ impl Context {
 }
 
 impl Scrub {
-    /// A read of so many blocks begins.
+    /// Accounts for a read of `blocks` blocks.
     fn begins(&mut self, blocks: u32) {
         self.under_way += 1;
         self.bucket.take(u64::from(blocks) * BLOCK);
     }
 }
 
-/// The scrub of an engine, if one is under way, and its reads.
+/// The engine's scrub, if one is running, and its reads.
 #[derive(Debug)]
 pub(crate) struct Scrubber {
     scrub: Option<Box<Scrub>>,
@@ -158,20 +158,20 @@ struct ScrubRead {
     from: From,
 }
 
-/// Where slots are read.
+/// Where slots are read from.
 #[derive(Clone, Copy, Debug)]
 struct From {
-    /// Of a pair: which of the members.
+    /// For a pair: which of the members.
     member: Option<u8>,
     tries: u32,
 }
 
-/// What a read of a slot has brought.
+/// The result of reading a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Right,
     Wrong,
-    /// An error.
+    /// The read failed.
     Nothing,
 }
 
@@ -184,11 +184,11 @@ impl Scrubber {
         self.scrub.is_some()
     }
 
-    /// Begins to compare everything in the cache with its checksums, reading at most `bytes_per_s`.
+    /// Begins to compare all cached blocks with their checksums, reading at most `bytes_per_s`.
     /// [`Notice::ScrubEnded`] follows.
     ///
     /// # Errors
-    /// A scrub is under way, or the engine does not serve.
+    /// A scrub is running, or the engine is not serving.
     pub(crate) fn begin(&mut self, cx: &Context, bytes_per_s: u64) -> Result<(), LifecycleError> {
         cx.may_change_pool()?;
         if self.scrub.as_ref().is_some_and(|scrub| !scrub.dirty_only) {
@@ -203,9 +203,9 @@ impl Scrubber {
         Ok(())
     }
 
-    /// Compares everything dirty with its checksums, reading at most `bytes_per_s`: what was lost
-    /// before this start is found again, though nobody reads it. Nobody is told when it ends; a
-    /// scrub that is begun takes its place, and nothing happens if one is under way.
+    /// Compares all dirty blocks with their checksums, reading at most `bytes_per_s`: finds blocks
+    /// lost before this start again without waiting for a client to read them. Raises no notice at
+    /// the end. A scrub that begins replaces this check; if one is running, the call does nothing.
     pub(crate) fn check_dirty(&mut self, cx: &Context, bytes_per_s: u64) {
         if cx.may_change_pool().is_ok() && self.scrub.is_none() {
             self.start(bytes_per_s, true, ScrubReport::default());
@@ -213,7 +213,7 @@ impl Scrubber {
     }
 
     fn start(&mut self, bytes_per_s: u64, dirty_only: bool, report: ScrubReport) {
-        // What a check of the dirty blocks has begun ends in the scrub that takes its place.
+        // Reads that a check of the dirty blocks has in flight end in the scrub that replaces it.
         let before = self.scrub.take().map(|scrub| (scrub.under_way, scrub.again));
         let (under_way, again) = before.unwrap_or_default();
         self.scrub = Some(Box::new(Scrub {
@@ -231,14 +231,14 @@ impl Scrubber {
         }));
     }
 
-    /// Ends a scrub early; [`Notice::ScrubEnded`] follows. Nothing happens if there is none.
+    /// Ends a scrub early; [`Notice::ScrubEnded`] follows. Does nothing if there is none.
     pub(crate) fn cancel(&mut self) {
         if let Some(scrub) = self.scrub.as_mut().filter(|scrub| !scrub.dirty_only) {
             scrub.cancelled = true;
         }
     }
 
-    /// What the scrub under way has done so far.
+    /// Progress of the running scrub.
     pub(crate) fn progress(&self) -> Option<ScrubReport> {
         self.scrub.as_ref().filter(|scrub| !scrub.dirty_only).map(|scrub| scrub.report)
     }
@@ -264,7 +264,7 @@ impl Scrubber {
         }
     }
 
-    /// Begins what may be read now. True if there is nothing more to be read.
+    /// Begins the reads that the rate allows now. Returns true if nothing is left to read.
     fn scrub_on(&mut self, cx: &mut Context, scrub: &mut Scrub) -> bool {
         scrub.bucket.settle(cx.now, scrub.bytes_per_s);
         let mut looks = sweep_slots(cx.map.geometry.slot_count());
@@ -324,7 +324,7 @@ impl Scrubber {
         }
     }
 
-    /// A slot was read; its segment is still pinned.
+    /// Handles the result of a slot's read; its segment is still pinned.
     fn scrubbed(&mut self, cx: &mut Context, slot: u32, found: Found, from: From) {
         let stale = !cx.is_worth_judging(slot);
         let paired = cx.has_two_copies(cx.map.place(slot).0);
@@ -334,7 +334,8 @@ impl Scrubber {
         let Some(scrub) = &mut self.scrub else { return };
         let right = found == Found::Right;
         if elsewhere && !stale {
-            // Of a member that does not count any more: what does is on the other one.
+            // Read from a member that is no longer active: the copy that counts is on the other
+            // one.
             scrub.again.push(slot);
             return;
         }
@@ -355,11 +356,12 @@ impl Scrubber {
         }
     }
 
-    /// No copy of a slot is right; `certain`: it was read, and is wrong.
+    /// Gives up a slot without a correct copy; `certain`: the read succeeded, and the checksum is
+    /// wrong.
     fn condemn(&mut self, cx: &mut Context, slot: u32, certain: bool) {
         if !certain && cx.map.state(slot) != BlockState::Clean {
-            // A path that fails over takes seconds, and this is the only copy: whoever needs it
-            // decides.
+            // A path failover takes seconds, and this is the only copy: the next client read or
+            // destage of the block decides.
             self.note(|scrub| scrub.report.unreadable_blocks += 1);
             return;
         }
@@ -372,7 +374,7 @@ impl Scrubber {
         }
     }
 
-    /// What was found out about a slot with two copies, of which one was not right.
+    /// Handles the outcome of the repair of a slot with two copies, one of them wrong.
     pub(crate) fn repaired(&mut self, cx: &mut Context, slot: u32, outcome: Outcome) {
         self.note(|scrub| scrub.under_way -= 1);
         cx.settle_again();
@@ -394,8 +396,8 @@ impl Scrubber {
         }
     }
 
-    /// Where the copies of each block lie that both members have, with its checksum: for oracles.
-    /// Slow.
+    /// Byte offsets of both copies of each block that both members have, and its checksum: for
+    /// oracles. Slow.
     pub(crate) fn pair_copies<'a>(&'a self, cx: &'a Context) -> impl Iterator<Item = ([u64; 2], u32)> + 'a {
         let slots = (0..cx.map.geometry.slot_count()).filter(|slot| {
             let (segment, index) = cx.map.place(*slot);
@@ -412,7 +414,7 @@ impl Scrubber {
         }
     }
 
-    /// A damaged clean block was dropped: what the backing store has takes its place, as a fill.
+    /// Fetches a damaged clean block, which was dropped, from the backing store again, as a fill.
     fn fetch_again(&mut self, cx: &mut Context, key: Key, pinned: bool) {
         let range = BlockRange { first: key, last: key };
         let volume = key.volume();

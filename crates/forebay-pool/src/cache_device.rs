@@ -1,5 +1,5 @@
-//! A single cache device: taking it, and what is drawn for a new cache. What is on it:
-//! `forebay_offline::device`.
+//! A single cache device: taking it, and the random values of a new cache.
+//! `forebay_offline::device` identifies its content.
 
 use crate::error::RunError;
 use crate::may_wait::MayWait;
@@ -17,12 +17,12 @@ use std::io::Read as _;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A device that was given for a cache holds something else.
+/// The error for a cache device that holds something else.
 pub(crate) fn foreign(device: &Device, why: &str) -> RunError {
     let path = device.path().display().to_string();
     let what = format!("{path} cannot be used as a cache: {why}");
     let word = quoted(device.path());
-    // However damaged, or however new: salvage may find what only it has.
+    // Even a damaged or a newer one: salvage can find dirty data on it.
     let is_cache = signature::find(|offset, bytes| read(device, offset, bytes));
     match recognise(device) {
         Some(what) => holds(&path, what),
@@ -50,8 +50,7 @@ fn read(device: &Device, offset: u64, bytes: &mut [u8]) -> std::io::Result<usize
     Ok(there)
 }
 
-/// A device that was given for a cache holds something that is known: no hint tells how to erase
-/// it.
+/// The error for a cache device with recognised content: no hint explains how to erase it.
 pub(crate) fn holds(path: &str, what: &str) -> RunError {
     RunError::failed(
         MessageId::CacheForeignData,
@@ -60,7 +59,7 @@ pub(crate) fn holds(path: &str, what: &str) -> RunError {
     )
 }
 
-/// A device that was given for a new cache is one already.
+/// The error for a device of a new cache that already holds one.
 pub(crate) fn is_cache(path: &Path, which: &str) -> RunError {
     let path = path.display();
     RunError::failed(
@@ -70,7 +69,7 @@ pub(crate) fn is_cache(path: &Path, which: &str) -> RunError {
     )
 }
 
-/// The two devices of a mirrored cache are one.
+/// The error if the two devices of a mirrored cache are the same.
 pub(crate) fn same_device(a: &Path, b: &Path) -> RunError {
     RunError::failed(
         MessageId::CacheSameDevice,
@@ -79,8 +78,8 @@ pub(crate) fn same_device(a: &Path, b: &Path) -> RunError {
     )
 }
 
-/// A file that was being made when its daemon was killed, and has not got its size yet, or one that
-/// was erased. There is nothing in it.
+/// True for an empty file: its daemon was killed before the new file got its size, or it was
+/// erased.
 pub(crate) fn is_cut_off(spec: &CacheSpec) -> bool {
     let Ok(file) = std::fs::metadata(&spec.path) else { return false };
     if file.is_file() && file.len() == 0 {
@@ -95,15 +94,15 @@ pub(crate) fn is_cut_off(spec: &CacheSpec) -> bool {
     file.is_file() && file.len() < size && file.len() <= BLOCK_BYTES as u64 && begun()
 }
 
-/// Removes a cache file that was made just now, and holds nothing. What cannot be removed is said
-/// by the next attempt.
+/// Removes a cache file that was just created, and is empty. If that fails, the next attempt
+/// reports the file.
 pub fn remove_made(path: &Path) {
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let _ = std::fs::remove_file(real);
 }
 
-/// Says on an empty device that it is going to be a cache: whoever finds it after a crash need not
-/// be asked for it again.
+/// Marks an empty device as one on which a cache is being created: after a crash it can be reused
+/// without confirmation.
 ///
 /// # Errors
 /// It cannot be written.
@@ -132,15 +131,15 @@ pub(crate) fn waiting_for_lock(open: impl Fn() -> Result<Device, DeviceError>) -
     wait_for(open).map_err(device_error)
 }
 
-/// A device error says itself what to do.
+/// A device error includes its hint.
 pub fn device_error(error: DeviceError) -> RunError {
     RunError::failed(forebay_offline::message::of_device(&error), error, "")
 }
 
-/// A new cache without volumes.
+/// Parameters of a new cache without volumes.
 ///
 /// # Errors
-/// There are no random numbers.
+/// No random numbers are available.
 pub(crate) fn new_params(geometry: Geometry) -> Result<FormatParams, RunError> {
     Ok(FormatParams {
         geometry,
@@ -156,7 +155,7 @@ pub(crate) fn new_params(geometry: Geometry) -> Result<FormatParams, RunError> {
 /// Random bytes as a version 4 UUID.
 ///
 /// # Errors
-/// There are no random numbers.
+/// No random numbers are available.
 pub fn random_uuid() -> Result<[u8; 16], RunError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| {
@@ -168,10 +167,10 @@ pub fn random_uuid() -> Result<[u8; 16], RunError> {
     Ok(bytes)
 }
 
-/// A tag for a device that joins: at random, never zero.
+/// A random tag for a device that joins, never zero.
 ///
 /// # Errors
-/// There are no random numbers.
+/// No random numbers are available.
 pub fn new_tag() -> Result<u64, RunError> {
     let random = random_uuid()?;
     let mut bytes = [0; 8];

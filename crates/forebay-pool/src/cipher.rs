@@ -1,19 +1,18 @@
-//! Encryption of what goes to the cache devices of a pool and comes from them, at the last place
-//! where the daemon sees it.
+//! Encryption of all data on the cache devices of a pool, at the last point in the daemon before
+//! the device.
 //!
 //! Reads are decrypted in place, before their checksums are computed. Writes are copied and
 //! encrypted in the copy (the *bounce*), because the engine and its clients go on using the
-//! original. A batch that could not be written is encrypted anew for another place. The reactor
-//! does both, on an I/O thread where there is one (`for_reactor`). Metadata is
-//! encrypted and decrypted here.
+//! original. A batch whose write failed is encrypted again for another place. The reactor does
+//! both, on an I/O thread where there is one (`for_reactor`). Metadata is encrypted and decrypted
+//! here.
 //!
 //! Invariants
-//! - The memory for bounces comes from the pool's and never touches its last sixteenth, which
-//!   metadata needs. One bounce that is long enough for any batch is put by when the pool is
-//!   opened. A write waits only while that one is in use. So it never waits for anything but a
-//!   device, and never fails for want of memory.
-//! - Writes that wait get it in the order in which they came. (The engine relies on no order
-//!   between writes.)
+//! - Bounces come from the pool's memory, but never from its last sixteenth, which metadata needs.
+//!   One bounce that is long enough for any batch is set aside when the pool is opened. A write
+//!   waits only while that one is in use. So it only ever waits for a device, and never fails for
+//!   want of memory.
+//! - Waiting writes get it in order of arrival. (The engine relies on no order between writes.)
 
 use forebay_core::OpId;
 use forebay_crypt::CacheCipher;
@@ -25,19 +24,19 @@ use std::sync::Arc;
 
 /// Bytes of the longest batch: its header and a block for each entry.
 const BATCH_BYTES_MAX: usize = (1 + ENTRIES_MAX) * BLOCK_BYTES;
-/// This part of the pool's memory is left to others.
+/// Bounces leave this part of the pool's memory to others.
 const LEAVING: usize = 16;
 
 /// A write to the cache that has no bounce yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waiting {
     pub(crate) op: OpId,
-    /// Byte of the pool's space.
+    /// Byte offset in the pool's space.
     pub(crate) offset: u64,
     pub(crate) len: u64,
 }
 
-/// The cipher as the reactor knows it: places are bytes of the pool's space.
+/// The cipher as the reactor uses it: places are byte offsets in the pool's space.
 struct OfReactor(Arc<CacheCipher>);
 
 impl PlaceCipher for OfReactor {
@@ -62,7 +61,7 @@ pub(crate) struct CipherStage {
 }
 
 impl CipherStage {
-    /// Puts the reserve by; `None` if there is no memory.
+    /// Sets the reserve aside; `None` if there is no memory.
     pub(crate) fn new(cipher: CacheCipher, pool: &mut BufPool) -> Option<Self> {
         let reserve = pool.alloc(BATCH_BYTES_MAX)?;
         Some(Self { cipher: Arc::new(cipher), reserve, lent_to: None, waiting: VecDeque::new() })
@@ -73,7 +72,7 @@ impl CipherStage {
         Arc::new(OfReactor(Arc::clone(&self.cipher)))
     }
 
-    /// Memory for the encrypted copy of a write, and whether it is to be freed when the write has
+    /// Memory for the encrypted copy of a write, and whether the caller frees it when the write has
     /// ended.
     fn bounce(&mut self, pool: &mut BufPool, op: OpId, len: usize) -> Option<(BufId, bool)> {
         if let Some(buffer) = pool.alloc_leaving(LEAVING, len) {
@@ -86,7 +85,7 @@ impl CipherStage {
         Some((self.reserve, false))
     }
 
-    /// A copy of a batch, to be encrypted: where it is, and whether it is to be freed when the
+    /// Copies a batch for encryption; returns the copy, and whether the caller frees it when the
     /// write has ended. `None` if there is no memory now; then the write waits for
     /// [`CipherStage::next`].
     pub(crate) fn batch(
@@ -109,7 +108,7 @@ impl CipherStage {
         Some((Span { buf, offset: 0, len: at }, ours))
     }
 
-    /// Encrypts a copy of metadata, which nobody else uses, for its place.
+    /// Encrypts a copy of metadata, which has no other user, for its place.
     pub(crate) fn encrypt(&self, pool: &mut BufPool, copy: Span, offset: u64) {
         pool.change(copy, |bytes| self.cipher.encrypt(offset, bytes));
     }
@@ -119,15 +118,14 @@ impl CipherStage {
         self.cipher.decrypt(offset, bytes);
     }
 
-    /// An operation has ended, or never began.
+    /// Takes the reserve back from an operation that has ended, or never began.
     pub(crate) fn give_back(&mut self, ended: OpId) {
         if self.lent_to == Some(ended) {
             self.lent_to = None;
         }
     }
 
-    /// An operation has ended. The next of those that wait, if the reserve is free now; it is to be
-    /// tried again.
+    /// An operation has ended. Returns the next waiting write to retry if the reserve is free now.
     pub(crate) fn next(&mut self, ended: OpId) -> Option<Waiting> {
         self.give_back(ended);
         if self.lent_to.is_none() { self.waiting.pop_front() } else { None }

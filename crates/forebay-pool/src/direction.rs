@@ -1,9 +1,9 @@
-//! Which way a request goes, for rules that are about reads or writes only.
+//! The direction of a request, for rules about reads or writes only.
 
 use forebay_config::rules::Direction;
 use forebay_export::request::Operation;
 
-/// The direction of a request, `None` if no rule can be about it: it carries no data.
+/// The direction of a request, `None` if no rule can apply to it: it carries no data.
 pub(crate) fn direction(operation: Operation) -> Option<Direction> {
     match operation {
         Operation::Read | Operation::Cache => Some(Direction::Read),

@@ -8,28 +8,28 @@ use std::io::{self, BufWriter};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Makes a folder of the state directory, and all above it, for the daemon's user alone: who can
-/// read a lock can take it, and records name devices and volumes.
+/// Creates a directory of the state directory, and its parents, for the daemon's user alone: a
+/// process that can read a lock file can take the lock, and records name devices and volumes.
 ///
 /// # Errors
-/// It cannot be made.
+/// It cannot be created.
 pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// How files of the state directory are made: for the daemon's user alone.
+/// Options for files of the state directory: for the daemon's user alone.
 pub(crate) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).create(true).mode(0o600);
     options
 }
 
-/// Replaces the file `path`, in a folder of the state directory, as a whole: a new file, its name,
-/// and every name on the way to it are durable when this returns. Folders are made. Only one caller
-/// at a time for each path.
+/// Replaces the file `path`, in a directory of the state directory, as a whole: a new file, its
+/// name, and every name on the path to it are durable when this returns. Missing directories are
+/// created. Only one caller at a time for each path.
 ///
 /// # Errors
-/// Any step fails. The file is then what it was, or already the new one.
+/// Any step fails. The file is then unchanged, or already the new one.
 pub(crate) fn replace(
     _: &MayWait,
     state_dir: &Path,
@@ -46,16 +46,16 @@ pub(crate) fn replace(
         fs::rename(&fresh, path)
     });
     made.inspect_err(|_| {
-        let _ = fs::remove_file(&fresh); // of no use, and room for the next attempt
+        let _ = fs::remove_file(&fresh); // it is useless, and takes room from the next attempt
     })?;
     sync_names(state_dir, folder)
 }
 
-/// Replaces the file `path`, in a folder of the state directory, by a value as JSON: as a whole,
-/// and durably. Folders are made. Only one caller at a time for each path.
+/// Replaces the file `path`, in a directory of the state directory, by a value as JSON: as a whole,
+/// and durably. Missing directories are created. Only one caller at a time for each path.
 ///
 /// # Errors
-/// Any step fails. The file is then what it was, or already the new one.
+/// Any step fails. The file is then unchanged, or already the new one.
 pub fn replace_json(
     may_wait: &MayWait,
     state_dir: &Path,
@@ -67,7 +67,7 @@ pub fn replace_json(
     })
 }
 
-/// Removes a file of the state directory durably; one that is not there is fine.
+/// Removes a file of the state directory durably; a missing file is no error.
 ///
 /// # Errors
 /// Any step fails.
@@ -78,7 +78,7 @@ pub(crate) fn remove(_: &MayWait, state_dir: &Path, path: &Path) -> io::Result<(
     }
 }
 
-/// The folder may be as new as the file: every name on the way to it must be durable.
+/// The directory can be as new as the file: every name on the path to it must be durable.
 fn sync_names(state_dir: &Path, folder: &Path) -> io::Result<()> {
     for folder in [folder, state_dir].into_iter().chain(state_dir.parent()) {
         File::open(folder)?.sync_all()?;

@@ -1,13 +1,13 @@
-//! The key of an encrypted pool: where it is, and how it is read. Whether it is the right one:
-//! `forebay_offline::key`.
+//! The key of an encrypted pool: its source, and reading it. `forebay_offline::key` checks whether
+//! it is the right one.
 //!
-//! A key is read when a pool is opened, and by a successor before its predecessor gives anything
-//! away; it is not kept beyond the cipher that is made from it. Nothing is written to a device
-//! before its superblock was compared with the key.
+//! A key is read when a pool is opened, and by a successor before its predecessor hands anything
+//! over; it is dropped once the cipher has been made from it. Nothing is written to a device before
+//! its superblock was compared with the key.
 //!
 //! Invariants
-//! - What is in a key file is in no log, error, event or debug format.
-//! - A file system that does not answer holds up a start for at most 10 s (`READ_WITHIN`).
+//! - The content of a key file is in no log, error, event or debug format.
+//! - A file system that does not answer delays a start by at most 10 s (`READ_WITHIN`).
 
 use crate::error::RunError;
 use crate::secret_file::{FileProblem, open_secret};
@@ -22,17 +22,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// What is read of a key file: more than any key has.
+/// Maximum of bytes read of a key file: longer than any key.
 const READ_BYTES_MAX: usize = 4 * KEY_BYTES;
-/// A key file has so long to be read: it may lie on somebody else's file system.
+/// Time limit for reading a key file, which can lie on another party's file system.
 const READ_WITHIN: Duration = Duration::from_secs(10);
-/// Where systemd puts credentials of a service.
+/// Where systemd stores the credentials of a service.
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
 /// Reads a key.
 ///
 /// # Errors
-/// The file is not there, may be read by everybody, or holds no key.
+/// The file does not exist, is readable by all users, or holds no key.
 pub fn read_key(source: &KeySource) -> Result<Key, RunError> {
     let path = path_of(source)?;
     let wrong = |what: &dyn fmt::Display, hint: &str| {
@@ -86,7 +86,7 @@ type Beginning = (Box<Zeroizing<[u8; READ_BYTES_MAX]>>, usize);
 
 fn read(path: &Path) -> Result<Beginning, FileProblem> {
     let mut file = open_secret(path)?;
-    // Another thread gets it: in a box it is not copied on the way.
+    // Another thread gets it: in a box it is not copied when it moves.
     let mut bytes = Box::new(Zeroizing::new([0; READ_BYTES_MAX]));
     let mut len = 0;
     while len < bytes.len() {

@@ -1,8 +1,8 @@
-//! Carrying out the engine's actions on the reactor, and handing completions back.
+//! Executes the engine's actions on the reactor, and returns completions to the engine.
 //!
-//! Only translation: buffers, headers and checksums. Whatever needs a decision is the engine's.
-//! Memory is no decision: an operation that finds none waits here until there is some
-//! ([`crate::engine_memory`]); metadata goes in pieces.
+//! This is translation only: buffers, headers and checksums. All decisions are the engine's, except
+//! for memory: an operation that finds none waits here until there is some
+//! ([`crate::engine_memory`]); metadata is transferred in pieces.
 
 use crate::cipher::{CipherStage, Waiting};
 use crate::engine_memory::{PIECE_BYTES, Part, Reserve};
@@ -16,25 +16,25 @@ use forebay_io::{Completion, DeviceId, IoFailure, IoFailureKind, Op, Reactor};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// What an operation of the engine holds until it completes.
+/// Resources of an engine operation until it completes.
 #[derive(Debug, Default)]
 struct Held {
     /// A buffer of its own.
     buffer: Option<forebay_io::BufId>,
     /// A part of the reserve.
     part: Option<Part>,
-    /// Checksums are wanted.
+    /// The engine wants checksums.
     crc: bool,
-    /// The metadata that it reads or writes, and where the piece under way is.
+    /// The metadata that it reads or writes, and the buffer of the piece in flight.
     meta: Option<(Meta, forebay_io::Span)>,
-    /// What it counts as, its bytes, and when it was submitted.
+    /// Its class, bytes and time of submission, for the statistics.
     timed: Option<Timed>,
-    /// Members whose part of a flush has not ended, beyond the first, and how one has failed.
+    /// Parts of a flush still in flight, beyond the first, and the failure of one that ended.
     others: usize,
     failure: Option<IoFailure>,
-    /// What was encrypted where it lies goes to this device as well, when it has been written.
+    /// A write encrypted in place goes to this device too, after it has been written to the first.
     second: Option<(DeviceId, u64, forebay_io::Span)>,
-    /// It waits for a device that another one is copied onto; if the copy ends it does not.
+    /// It waits for the device that another one is copied onto; the end of the copy ends the wait.
     waits_for_second: bool,
     /// It changes the backing store of this volume.
     changes: Option<VolumeId>,
@@ -49,7 +49,7 @@ struct Meta {
     len: usize,
     /// Bytes that have been read or written.
     done: usize,
-    /// What was read; `None` if it is written.
+    /// Content read so far; `None` for a write.
     read: Option<Vec<u8>>,
 }
 
@@ -60,65 +60,65 @@ impl Meta {
     }
 }
 
-/// An operation whose time is taken.
+/// An operation whose duration is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timed {
     pub(crate) device: Device,
     pub(crate) path: TimedPath,
-    /// What it does, in a word.
+    /// Its kind, in one word.
     pub(crate) operation: &'static str,
     pub(crate) bytes: u64,
-    /// Where: the device, unless it is of several, and the first byte there.
+    /// The device, and the first byte there; `None` if it spans several devices.
     pub(crate) at: Option<(DeviceId, u64)>,
     /// The member of a mirrored cache that it was submitted to.
     pub(crate) member: Option<u8>,
-    /// When it was submitted.
+    /// Time of submission.
     pub(crate) began: Nanos,
 }
 
-/// The devices that the cache lies on.
+/// The devices of the cache.
 #[derive(Debug)]
 pub(crate) struct CacheDevices {
     /// In the order of the members.
     pub(crate) ids: Vec<DeviceId>,
-    /// What lies on which.
+    /// Maps the pool's space to the members.
     pub(crate) map: MemberMap,
 }
 
-/// One of them is copied onto another device, which is to take its place.
+/// The copy of one of them onto another device, which will replace it.
 #[derive(Debug)]
 pub(crate) struct Copying {
-    /// Its place among those of the cache.
+    /// Its position among the devices of the cache.
     pub(crate) member: usize,
-    /// The new one.
+    /// The new device.
     pub(crate) device: DeviceId,
     pub(crate) copy: DeviceCopy,
     /// The first failure of the new device.
     pub(crate) failure: Option<IoFailure>,
-    /// It has ended: nothing more goes to the new device.
+    /// The copy has ended: nothing more goes to the new device.
     pub(crate) is_over: bool,
 }
 
-/// An operation of the engine on the device that one of the cache's is copied onto.
+/// An operation of the engine on the new device of a copy.
 #[derive(Debug)]
 struct Second {
-    /// Who waits for it.
+    /// The operation that waits for it.
     op: Option<OpId>,
-    /// What it writes has memory of its own. So nobody has to wait for a device that does not
-    /// answer, and that does not count.
+    /// Its own copy of the written data, so that no operation has to wait for a device that does
+    /// not answer and does not count yet.
     buffer: Option<forebay_io::BufId>,
-    /// It reads the memory of the operation, which has to wait.
+    /// It uses the memory of the operation, which has to wait.
     is_bound: bool,
     began: Nanos,
 }
 
-/// What an operation of the engine does to a device.
+/// How an operation of the engine affects a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Access {
-    /// Nothing that another device would have to follow.
+    /// Nothing that the new device of a copy must repeat.
     Other,
     Write,
-    /// Its memory holds what is written only when it has ended.
+    /// Its memory holds the ciphertext only after its end.
     EncryptedWrite,
 }
 
@@ -129,11 +129,11 @@ pub(crate) struct EngineIo {
     copying: Option<Copying>,
     /// By volume number.
     backings: Vec<Option<DeviceId>>,
-    /// By volume number: what counts our writes to the backing store.
+    /// By volume number: counts the daemon's writes to the backing store.
     watches: Vec<Option<Watch>>,
     scratch: forebay_io::BufId,
     reserve: Reserve,
-    /// Metadata of which a piece waits for memory, and writes that wait for memory for their
+    /// Metadata with a piece that waits for memory, and writes that wait for memory for their
     /// header.
     meta_waiting: VecDeque<Meta>,
     headers_waiting: VecDeque<(OpId, (Device, u64, u64))>,
@@ -145,18 +145,18 @@ pub(crate) struct EngineIo {
     origin: Instant,
     now: Nanos,
     token_base: u64,
-    /// Of operations on the device that one of the cache's is copied onto.
+    /// Tokens of operations on the new device of a copy.
     second_base: u64,
-    /// Those that have not ended, by number, and numbers that are free.
+    /// Operations in flight there, by number, and free numbers.
     seconds: Vec<Option<Second>>,
     free_seconds: Vec<u32>,
-    /// Operations that have ended, and waited for nothing but a device that does not count.
+    /// Operations that have ended except on a new device that does not count.
     let_go: Vec<OpId>,
-    /// What fails there has failed for the engine.
+    /// Failures of the new device are failures for the engine.
     second_counts: bool,
-    /// Writes and bytes that the new device got, and the engine does not know of yet.
+    /// Writes and bytes to the new device that the engine does not know of yet.
     copied: (u64, u64),
-    /// Operations under way on each member of a mirrored cache.
+    /// Operations in flight on each member of a mirrored cache.
     under_way: [u32; 2],
     /// Synchronous operations to complete before anything else, with their result.
     ready: Vec<(OpId, Result<Vec<u8>, DeviceFailure>)>,
@@ -196,25 +196,24 @@ impl EngineIo {
         }
     }
 
-    /// Everything that goes to the cache and comes from it is encrypted; said before the first
-    /// operation.
+    /// Encrypts all data on the cache devices; called before the first operation.
     pub(crate) fn set_cipher(&mut self, cipher: CipherStage) {
         self.cipher = Some(cipher);
     }
 
-    /// Time as the engine counts it, when the clock was last read.
+    /// Time on the engine's clock at its last reading.
     pub(crate) fn now(&self) -> Nanos {
         self.now
     }
 
-    /// Reads the clock: once for everything that one step of the loop does, for a request costs
-    /// little more than that.
+    /// Reads the clock: once for all work of one step of the loop, because a request costs little
+    /// more than that.
     pub(crate) fn read_clock(&mut self) -> Nanos {
         self.now = self.origin.elapsed().as_nanos() as Nanos;
         self.now
     }
 
-    /// Names the backing store of a volume, from its attachment to its end.
+    /// Sets the backing store of a volume, from its attachment to its end.
     pub(crate) fn set_backing(&mut self, volume: VolumeId, device: Option<DeviceId>) {
         let index = usize::from(volume.0);
         if index >= self.backings.len() {
@@ -223,8 +222,8 @@ impl EngineIo {
         self.backings[index] = device;
     }
 
-    /// Counts what is written to the backing store of a volume from now on, or no more; returns
-    /// what did.
+    /// Counts writes to the backing store of a volume from now on, or stops counting; returns the
+    /// previous counter.
     pub(crate) fn set_watch(&mut self, volume: VolumeId, watch: Option<Watch>) -> Option<Watch> {
         let index = usize::from(volume.0);
         if index >= self.watches.len() {
@@ -233,7 +232,7 @@ impl EngineIo {
         std::mem::replace(&mut self.watches[index], watch)
     }
 
-    /// Volumes whose stores' records could not be written when that was due last.
+    /// Volumes whose store records could not be written when last due.
     pub(crate) fn unrecorded(&self) -> impl Iterator<Item = VolumeId> {
         let behind = |watch: &Option<Watch>| watch.as_ref().is_some_and(Watch::is_behind);
         (0..).zip(&self.watches).filter(move |(_, watch)| behind(watch)).map(|(index, _)| VolumeId(index))
@@ -243,8 +242,8 @@ impl EngineIo {
         self.watches.get(usize::from(volume.0))?.as_ref()
     }
 
-    /// The owner has given the backing store of this volume another length, and the daemon goes by
-    /// it: its times are as if the daemon had written to it.
+    /// The owner has resized the backing store of this volume, and the daemon has adopted the size:
+    /// its timestamps changed as if the daemon had written to it.
     pub(crate) fn note_resized(&self, volume: VolumeId) {
         if let Some(watch) = self.watch(volume) {
             watch.begins(0, 0);
@@ -260,7 +259,7 @@ impl EngineIo {
         self.held(op).changes = Some(volume);
     }
 
-    /// An operation that changes bytes of the backing store of this volume has not ended.
+    /// True while an operation that changes bytes of this volume's backing store is in flight.
     pub(crate) fn is_changing(&self, volume: VolumeId) -> bool {
         self.held.iter().any(|held| held.changes == Some(volume))
     }
@@ -286,7 +285,7 @@ impl EngineIo {
         &mut self.cache
     }
 
-    /// The device that has these bytes, and where it has them.
+    /// The device with these bytes, and their offset there.
     fn place(&self, device: Device, offset: u64, len: u64) -> Result<(DeviceId, u64), DeviceFailure> {
         match device {
             Device::Cache => {
@@ -297,8 +296,7 @@ impl EngineIo {
         }
     }
 
-    /// Submits a read or write of bytes that lie on one device, as everything that the engine asks
-    /// for does.
+    /// Submits a read or write of bytes on one device, which all engine operations use.
     fn submit(
         &mut self,
         reactor: &mut Reactor,
@@ -334,7 +332,8 @@ impl EngineIo {
         }
     }
 
-    /// A flush of the cache is one of all its members; it ends when they all have ended.
+    /// Flushes a device; a flush of the cache flushes all its members, and ends when they all have
+    /// ended.
     fn flush(&mut self, reactor: &mut Reactor, op: OpId, device: Device) {
         let token = self.token(op);
         match device {
@@ -359,7 +358,7 @@ impl EngineIo {
         }
     }
 
-    /// A flush of the device at this place goes to the one that it is copied onto, too.
+    /// Flushes the new device of a copy together with the old one at this position.
     fn flush_second(&mut self, reactor: &mut Reactor, op: OpId, at: Option<usize>) {
         let copying = self.copying.as_ref().filter(|copying| Some(copying.member) == at);
         let goes =
@@ -386,7 +385,7 @@ impl EngineIo {
         }
     }
 
-    /// An operation on a member of a mirrored cache is submitted.
+    /// Counts the submission of an operation on a member of a mirrored cache.
     fn begins_on(&mut self, op: OpId, member: Option<u8>) {
         let Some(member) = member else { return };
         if let Some(timed) = &mut self.held(op).timed {
@@ -401,7 +400,7 @@ impl EngineIo {
         }
     }
 
-    /// True if no operation is under way on this member of a mirrored cache.
+    /// True if no operation is in flight on this member of a mirrored cache.
     pub(crate) fn member_is_idle(&self, member: u8) -> bool {
         self.under_way[usize::from(member)] == 0
     }
@@ -427,8 +426,7 @@ impl EngineIo {
         }
     }
 
-    /// Starts an action of the engine. Replies, notices and the like are not its business: they
-    /// come back.
+    /// Starts an action of the engine. Returns actions of other kinds, such as replies and notices.
     pub(crate) fn perform(
         &mut self,
         engine: &mut Engine,
@@ -505,7 +503,7 @@ impl EngineIo {
             Action::DiscardSegment { op, offset, len } => {
                 self.time(op, Device::Cache, TimedPath::CacheDiscard, "discard", len);
                 let range = (Device::Cache, offset, len);
-                // Nobody reads what was discarded, on whichever device.
+                // Discarded blocks are never read, on either device.
                 self.submit(reactor, op, range, Access::Other, |device, offset, _| Op::Discard {
                     device,
                     offset,
@@ -533,9 +531,9 @@ impl EngineIo {
         self.token_base | u64::from(op.0)
     }
 
-    // --- a device is copied onto another one
+    // --- copy of a device onto another one
 
-    /// An operation on the new device begins; returns its token.
+    /// Begins an operation on the new device; returns its token.
     fn begin_second(&mut self, op: OpId, buffer: Option<forebay_io::BufId>, is_bound: bool) -> u64 {
         let second = Some(Second { op: Some(op), buffer, is_bound, began: self.now });
         let number = match self.free_seconds.pop() {
@@ -551,7 +549,7 @@ impl EngineIo {
         self.second_base | u64::from(number)
     }
 
-    /// Writes what `spans` have to the new device, from memory of its own if there is some.
+    /// Writes `spans` to the new device, from memory of its own if there is some.
     fn begin_second_write(&mut self, reactor: &mut Reactor, op: OpId, device: DeviceId, offset: u64) {
         let len: u32 = self.spans.iter().map(|span| span.len).sum();
         self.count_copied(len.into());
@@ -570,13 +568,13 @@ impl EngineIo {
         reactor.submit(token, Op::Write { device, offset, spans });
     }
 
-    /// Since when the new device has not answered.
+    /// Start of the oldest operation in flight on the new device.
     pub(crate) fn oldest_second(&self) -> Option<Nanos> {
         self.seconds.iter().flatten().filter(|second| second.op.is_some()).map(|second| second.began).min()
     }
 
-    /// Since when the oldest operation is under way on the device that is copied. What waits for
-    /// the new one alone does not count.
+    /// Start of the oldest operation in flight on the device that is copied. Operations that wait
+    /// only for the new one do not count.
     pub(crate) fn oldest_on_copied(&self) -> Option<Nanos> {
         let copied = self.cache.ids.get(self.copying.as_ref()?.member).copied();
         let is_there = |held: &&Held| !held.waits_for_second || held.others > 0;
@@ -585,7 +583,7 @@ impl EngineIo {
         on_it.map(|timed| timed.began).min()
     }
 
-    /// Nobody waits for the new device any more, but for what it reads of the memory of others.
+    /// Ends all waits for the new device, except where it uses the memory of the operation.
     pub(crate) fn let_seconds_go(&mut self) {
         for (number, held) in (0..).zip(&mut self.held) {
             if !held.waits_for_second {
@@ -601,14 +599,14 @@ impl EngineIo {
                         _ => held.others -= 1,
                     }
                 }
-                // It was not written to the old device yet.
+                // It has not been written to the old device yet.
                 None => (held.second, held.others) = (None, 0),
             }
             held.waits_for_second = false;
         }
     }
 
-    /// Ends the operations that were let go of; what they were, and how they failed.
+    /// Completes the operations whose wait ended; returns their data and failures.
     pub(crate) fn complete_let_go(
         &mut self,
         engine: &mut Engine,
@@ -618,8 +616,8 @@ impl EngineIo {
         ops.into_iter().filter_map(|op| self.ended(engine, reactor, op, None)).collect()
     }
 
-    /// The device that a write to another one must go to as well. `Device::Backing` stores are
-    /// never copied, and their devices have other numbers.
+    /// The device that must repeat a write to another one. `Device::Backing` stores are never
+    /// copied, and their devices have other numbers.
     fn second_of(&mut self, device: DeviceId, offset: u64, len: u64, access: Access) -> Option<DeviceId> {
         let copying = self.copying.as_mut()?;
         let is_old = self.cache.ids.get(copying.member) == Some(&device);
@@ -643,18 +641,17 @@ impl EngineIo {
         self.copying = Some(copying);
     }
 
-    /// How many writes the new device got since this was asked the last time, and of how many
-    /// bytes.
+    /// Takes the numbers of writes and bytes to the new device since the last call.
     pub(crate) fn take_copied(&mut self) -> (u64, u64) {
         std::mem::take(&mut self.copied)
     }
 
-    /// The new device gets so many bytes.
+    /// Counts a write to the new device.
     pub(crate) fn count_copied(&mut self, bytes: u64) {
         self.copied = (self.copied.0 + 1, self.copied.1 + bytes);
     }
 
-    /// From now on what fails on the new device has failed for the engine.
+    /// From now on failures of the new device are failures for the engine.
     pub(crate) fn copy_counts(&mut self) {
         self.second_counts = true;
     }
@@ -663,7 +660,7 @@ impl EngineIo {
         self.second_counts
     }
 
-    /// Ends the copy. If the new device takes over, what is under way on it counts still.
+    /// Ends the copy. If the new device takes over, its operations in flight still count.
     pub(crate) fn end_copying(&mut self, takes_over: bool) -> Option<Copying> {
         let copying = self.copying.take()?;
         self.second_counts = takes_over;
@@ -671,13 +668,13 @@ impl EngineIo {
             self.cache.ids[copying.member] = copying.device;
             return Some(copying);
         }
-        // Its number may be that of another device before what is encrypted has been written to the
-        // old one.
+        // Its number can belong to another device before data encrypted in place has been written
+        // to the old one.
         self.let_seconds_go();
         Some(copying)
     }
 
-    /// No operation is under way that has gone to a device beside the one that the engine knows.
+    /// True if no operation is in flight on a new device, which the engine does not know.
     pub(crate) fn seconds_have_ended(&self) -> bool {
         self.seconds.iter().all(Option::is_none)
     }
@@ -695,8 +692,8 @@ impl EngineIo {
         copying.copy.next(is_written)
     }
 
-    /// An operation has ended on the device that one of the cache's is copied onto. That it failed
-    /// there is nothing to the engine before that device counts.
+    /// An operation on the new device of a copy has ended. The engine ignores its failure until
+    /// that device counts.
     pub(crate) fn second_completed(
         &mut self,
         engine: &mut Engine,
@@ -709,7 +706,7 @@ impl EngineIo {
         if let Some(buffer) = buffer {
             reactor.pool_mut().free(buffer);
         }
-        let op = op?; // else nobody waits for it
+        let op = op?; // else no operation waits for it
         self.held(op).waits_for_second = false;
         if let Err(failure) = completion.result {
             self.copying.as_mut().into_iter().for_each(|copying| {
@@ -722,8 +719,8 @@ impl EngineIo {
         self.complete(engine, reactor, op, &completion)
     }
 
-    /// What was encrypted where it lies has been written, and goes to the new device as well; false
-    /// if it does not.
+    /// Data encrypted in place has been written: repeats the write on the new device; false if the
+    /// write failed.
     fn write_second(&mut self, reactor: &mut Reactor, op: OpId, written: Result<u32, IoFailure>) -> bool {
         let Some((device, offset, span)) = self.held(op).second.take() else { return true };
         let failure = written.err();
@@ -776,7 +773,7 @@ impl EngineIo {
         });
     }
 
-    /// An operation has ended: writes that wait for memory may find some.
+    /// An operation has ended: retries writes that wait for memory.
     fn write_waiting(&mut self, engine: &Engine, reactor: &mut Reactor, ended: OpId) {
         while let Some(write) = self.cipher.as_mut().and_then(|cipher| cipher.next(ended)) {
             self.take_spans(engine, write.op);
@@ -784,7 +781,7 @@ impl EngineIo {
         }
     }
 
-    /// Begins to read or write metadata. What is short goes at once if there is memory to spare.
+    /// Begins to read or write metadata. A short piece starts at once if there is free memory.
     fn start_meta(&mut self, engine: &Engine, reactor: &mut Reactor, meta: Meta) {
         let own = if meta.len <= PIECE_BYTES { reactor.pool_mut().alloc(meta.len) } else { None };
         let Some(buffer) = own else {
@@ -826,7 +823,7 @@ impl EngineIo {
         });
     }
 
-    /// A piece of metadata has ended. `None` if others follow; else what was read, of a read.
+    /// A piece of metadata has ended. `None` if others follow; else the content, if it was a read.
     fn piece_ended(
         &mut self,
         reactor: &mut Reactor,
@@ -861,11 +858,11 @@ impl EngineIo {
         }
     }
 
-    /// An operation has ended: what waits for memory may find some.
+    /// An operation has ended: retries operations that wait for memory.
     fn start_waiting(&mut self, engine: &mut Engine, reactor: &mut Reactor, ended: OpId) {
         self.write_waiting(engine, reactor, ended);
         self.start_waiting_meta(engine, reactor);
-        // What finds none again waits as the last one.
+        // Those that find none again are last in the queue.
         for _ in 0..self.headers_waiting.len() {
             if let Some((op, range)) = self.headers_waiting.pop_front() {
                 self.write(engine, reactor, op, range);
@@ -873,8 +870,7 @@ impl EngineIo {
         }
     }
 
-    /// Hands the completions of operations that were never submitted to the engine; true if there
-    /// were any.
+    /// Completes operations that were never submitted; true if there were any.
     pub(crate) fn complete_ready(&mut self, engine: &mut Engine) -> bool {
         let ready = std::mem::take(&mut self.ready);
         for (op, result) in &ready {
@@ -890,8 +886,7 @@ impl EngineIo {
         !ready.is_empty()
     }
 
-    /// Hands the completion of a submitted operation to the engine; tells what it was, and how it
-    /// failed.
+    /// Completes a submitted operation; returns its data and its failure.
     pub(crate) fn complete(
         &mut self,
         engine: &mut Engine,
@@ -946,7 +941,7 @@ impl EngineIo {
         self.release(reactor, op);
         self.start_waiting(engine, reactor, op);
         engine.complete(self.now(), op, result, &self.crcs);
-        // That a device does not have discards is no failure; the engine tells it once.
+        // Missing support for discards is no failure; the engine reports it once.
         let is_answer = |timed: &Timed, failure: IoFailure| {
             timed.path == TimedPath::CacheDiscard && failure.is_unsupported()
         };
@@ -954,7 +949,7 @@ impl EngineIo {
     }
 }
 
-/// What the engine is told of a failure.
+/// The failure that the engine gets.
 fn failure_of(failure: IoFailure) -> DeviceFailure {
     match failure.kind {
         IoFailureKind::Ended => DeviceFailure::Ended,
@@ -970,7 +965,7 @@ fn of_device(device: Device, cache: TimedPath, backing: TimedPath) -> TimedPath 
     }
 }
 
-/// A client buffer of the engine as the reactor knows it: both use the pool's numbers.
+/// The reactor's id of a client buffer of the engine: both use the pool's numbers.
 pub fn to_io(buf: BufId) -> forebay_io::BufId {
     forebay_io::BufId(buf.0)
 }

@@ -1,19 +1,19 @@
-//! Memory that the engine always has, however much of the rest clients use: headers of batches, and
-//! metadata in pieces.
+//! Memory reserved for the engine, however much of the rest clients use: for headers of batches,
+//! and for metadata in pieces.
 //!
-//! It is put by when a pool opens and never given away, so no operation of the engine fails for
-//! want of memory. What finds none waits until an operation before it has ended: there always is
-//! one, since only they hold any. Pages of destage and of merges are the engine's scratch memory,
-//! which is put by as well.
+//! It is set aside when a pool opens and never given away, so no operation of the engine fails for
+//! want of memory. An operation that finds none waits until an earlier one has ended: there always
+//! is one, since only operations hold any. Pages for destage and merges come from the engine's
+//! scratch memory, which is also set aside.
 
 use forebay_format::BLOCK_BYTES;
 use forebay_io::{BufId, BufPool, Span};
 
 /// Longest piece of metadata that is read or written at once.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
-/// Pieces under way at once: two copies of a checkpoint on each of two members.
+/// Pieces in flight: two copies of a checkpoint on each of two members.
 const PIECES: u32 = 4;
-/// Headers under way at once: more batches wait.
+/// Headers in flight: more batches wait.
 const HEADERS: u32 = 256;
 
 /// See the top of the file.
@@ -35,7 +35,7 @@ pub(crate) enum Part {
 }
 
 impl Reserve {
-    /// Puts the memory by; `None` if there is none.
+    /// Sets the memory aside; `None` if there is none.
     pub(crate) fn new(pool: &mut BufPool) -> Option<Self> {
         Some(Self {
             pieces: pool.alloc(PIECES as usize * PIECE_BYTES)?,
@@ -59,7 +59,7 @@ impl Reserve {
         Some((Part::Piece(number), Span::new(self.pieces, number * PIECE_BYTES as u32, len as u32)))
     }
 
-    /// Gives a part back.
+    /// Returns a part to the reserve.
     pub(crate) fn give_back(&mut self, part: Part) {
         match part {
             Part::Header(number) => self.free_headers.push(number),

@@ -1,45 +1,46 @@
-//! Why a daemon did not start or did not end well, in words for people: what, and what to do next.
+//! Errors of a daemon that did not start or did not end well, as messages for the operator: the
+//! problem, and what to do next.
 
 use forebay_admin::{AdminError, ErrorKind, MessageId};
 use forebay_offline::Refusal;
 use thiserror::Error;
 
-/// Why a daemon did not start, or ended.
+/// Reason why a daemon did not start, or ended.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum RunError {
-    /// The options make no sense (exit code 2).
+    /// The options are invalid (exit code 2).
     #[error("{what}")]
     Usage {
-        /// What it is about, for scripts.
+        /// Message id, for scripts.
         id: MessageId,
-        /// What was wrong.
+        /// The problem.
         what: String,
     },
-    /// Something did not work (exit code 1).
+    /// An operation failed (exit code 1).
     #[error("{what}")]
     Failed {
-        /// What it is about, for scripts.
+        /// Message id, for scripts.
         id: MessageId,
-        /// What was wrong, and where.
+        /// The problem, and where.
         what: String,
-        /// What to do next; may be empty.
+        /// The next step for the operator; can be empty.
         hint: String,
     },
 }
 
 impl RunError {
-    /// Something did not work, and what to do next.
+    /// An operation failed; the hint names the next step.
     pub fn failed(id: MessageId, what: impl ToString, hint: impl Into<String>) -> Self {
         Self::Failed { id, what: what.to_string(), hint: hint.into() }
     }
 
-    /// The options make no sense.
+    /// The options are invalid.
     #[must_use]
     pub fn usage(id: MessageId, what: String) -> Self {
         Self::Usage { id, what }
     }
 
-    /// What it is about, for scripts.
+    /// The message id, for scripts.
     #[must_use]
     pub fn id(&self) -> MessageId {
         match self {
@@ -70,7 +71,7 @@ impl From<RunError> for AdminError {
     fn from(error: RunError) -> Self {
         match error {
             RunError::Usage { id, what } => Self::new(id, what, "").of_kind(ErrorKind::Invalid),
-            // Why something is not possible just now is no fault of a device.
+            // A temporary condition is no fault of a device.
             RunError::Failed { id, what, hint } if id.kind() == ErrorKind::Unavailable => {
                 Self::new(id, what, hint)
             }

@@ -1,15 +1,15 @@
-//! The mark of a cache that has failed, on its own device: its superblocks say so, where they can
+//! The mark of a failed cache on its own device: its superblocks record the failure, where they can
 //! still be written.
 //!
-//! The record in the state directory ([`crate::loss_record`]) keeps a failed cache from being
-//! opened. The mark is for those who do not have that: another host, or this one after its state
-//! directory is lost. A thread writes it, as the device may hang: when the cache fails, when the
+//! The record in the state directory ([`crate::loss_record`]) prevents a failed cache from being
+//! opened. The mark serves hosts without that record: another host, or this one after its state
+//! directory is lost. A thread writes it, as the device can hang: when the cache fails, when the
 //! rescue ends, and at each start without the cache. Nothing is written unless the device still has
 //! a superblock of this cache.
 //!
-//! Of a mirrored cache only the device is marked that counts while the other one is noted to be
-//! out. A mark makes a superblock the newest: on a device that is stale, while the other one does
-//! not take it, it would make `forebay salvage` believe the stale one.
+//! Of a mirrored cache only the current device is marked if the other one is noted as out. A mark
+//! makes a superblock the newest: on a stale device, while the other one cannot be marked, it would
+//! make `forebay salvage` use the stale one.
 
 use crate::error::RunError;
 use crate::loss_record::hex;
@@ -21,12 +21,12 @@ use forebay_io::{Device, DeviceError, DeviceOptions};
 use forebay_offline::device::superblocks;
 use std::path::{Path, PathBuf};
 
-/// What to do about a cache with this mark.
+/// Hint for a cache with this mark.
 pub(crate) const HINT: &str = "if its record is there, on the host where it failed (failed-caches/CACHE-UUID.json in its state_dir), start the pool \
     with that; `forebay salvage CACHE --to FOLDER` extracts what is on it; if nothing on it is needed, erase it: rm it, or for a device \
     overwrite its first 256 KiB with zeroes";
 
-/// Whether a cache may be opened, as far as its own mark says.
+/// Checks the mark of a cache that will be opened.
 ///
 /// # Errors
 /// It has failed.
@@ -49,8 +49,8 @@ pub(crate) fn refused(superblock: &Superblock, path: &Path) -> RunError {
     )
 }
 
-/// Marks the superblocks of a cache on one of its devices as those of a failed one; true if one of
-/// them is, durably.
+/// Marks the superblocks of a cache on one of its devices as failed; true if one of them is marked
+/// durably.
 ///
 /// # Errors
 /// Neither could be written; false if the device has none of this cache.
@@ -60,12 +60,12 @@ pub(crate) fn mark(_: &MayWait, device: &Device, cache: CacheUuid) -> Result<boo
     let marked = best.failed();
     let bytes = marked.encode();
     let (mut done, mut refused) = (false, None);
-    // First the older one: whatever ends this in between, an intact one is left.
+    // The older one first: if this is interrupted, one intact copy remains.
     let mut order = [0, 1];
     order.sort_by_key(|copy| copies[*copy].as_ref().map(|found| found.generation));
     for copy in order {
         let written = match copies[copy].as_ref() == Some(&marked) {
-            true => device.flush(), // It may have been written without one.
+            true => device.flush(), // It was possibly written without a flush.
             false => device.write_at(Geometry::superblock_offset(copy), &bytes).and_then(|()| device.flush()),
         };
         match written {
@@ -76,15 +76,15 @@ pub(crate) fn mark(_: &MayWait, device: &Device, cache: CacheUuid) -> Result<boo
     refused.filter(|_| !done).map_or(Ok(done), Err)
 }
 
-/// The same for the first device of a cache that is not mirrored, which nobody has open, in a
-/// thread. One that cannot be opened or written stays as it is.
+/// Marks the first device of a closed cache that is not mirrored, in a thread. A device that cannot
+/// be opened or written is unchanged.
 pub fn mark_again(device: PathBuf, cache: CacheUuid) {
     let work = move |may_wait: &MayWait| {
         if let Ok(device) = Device::open_cache(&device, DeviceOptions::default()) {
             let _ = mark(may_wait, &device, cache);
         }
     };
-    // Without it nothing is wrong: the record is there.
+    // A failure does no harm: there is the record.
     let _ = MayWait::spawn("mark", work);
 }
 
@@ -111,7 +111,8 @@ mod tests {
         assert!(mark(&MayWait::here(), &device, params.uuid).unwrap());
         let marked = superblocks(&device);
         assert_eq!(marked, [Ok(before.failed()), Ok(before.failed())]);
-        // One that was under way comes late: the mark counts, and is made again.
+        // A superblock write in flight completes late: the mark still decides, and is written
+        // again.
         let late = Superblock { generation: before.generation + 2, ..before.clone() };
         device.write_at(Geometry::superblock_offset(0), &late.encode()).unwrap();
         let found = Superblock::choose(superblocks(&device)).unwrap();
@@ -119,7 +120,7 @@ mod tests {
         assert!(refused.contains("failed, and its volumes went on without it"), "{refused}");
         assert!(mark(&MayWait::here(), &device, params.uuid).unwrap());
         assert_eq!(superblocks(&device), marked);
-        // A file that was cut is not made longer.
+        // A truncated file is not extended.
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
         device.write_at(0, &[0]).unwrap_err();
         assert!(

@@ -1,24 +1,24 @@
 //! A pool: one thread that owns a cache's engine, its devices, sockets and mounts.
 //!
-//! - [`pool`]: the thread, and how others ask it.
+//! - [`pool`]: the thread, and its interface to others.
 //! - [`server`]: NBD connections; [`fuse_server`]: volumes as files; [`mounting`]: mounts and their
 //!   memory; [`ublk_server`], [`ublk_device`], [`ublk_found`]: volumes as block devices; `guest`:
 //!   volumes as devices of virtual machines.
 //! - [`engine_io`]: actions of the engine as operations; [`engine_memory`]: its buffers;
-//!   [`cipher`]: encryption on the way.
+//!   [`cipher`]: encryption of device data.
 //! - [`open`]: cache devices and backing stores; [`cache_device`]: one device; [`members`]:
-//!   several; [`settings_copy`]: settings on a cache that leaves; [`encryption`]: keys.
+//!   several; [`settings_copy`]: settings on an exported cache; [`encryption`]: keys.
 //! - [`register`], [`replaced`], [`loss_record`], [`mirror_notes`], [`witness`], [`failed_mark`]:
-//!   what is known of a cache outside of its log.
-//! - [`guard`]: who may use an export; `direction`: what rules ask of a request; [`secret_file`]:
-//!   files with secrets.
+//!   records of a cache outside of its log.
+//! - [`guard`]: clients that may use an export; `direction`: the direction of a request, for rules;
+//!   [`secret_file`]: files with secrets.
 //! - [`handover`]: sockets that outlive a process.
-//! - [`meter`]: what is counted and timed.
+//! - [`meter`]: counters and durations.
 //! - [`may_wait`]: which threads may wait; the pool's may not.
-//! - [`durable`], [`time_limit`], [`thread_priority`]: files replaced as a whole, work that may
+//! - [`durable`], [`time_limit`], [`thread_priority`]: files replaced as a whole, work that can
 //!   hang, priorities.
-//! - `message`: what errors of the engine are about, for scripts.
-//! - [`error`]: why something could not be opened.
+//! - `message`: message ids of the engine's errors, for scripts.
+//! - [`error`]: errors of a start.
 #![forbid(unsafe_code)]
 
 pub mod cache_device;

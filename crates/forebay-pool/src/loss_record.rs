@@ -1,18 +1,17 @@
-//! The record of a cache that failed. It lies outside of its device, and keeps the cache from ever
-//! being opened again.
+//! The record of a failed cache. It lies outside of the cache's devices, and prevents the cache
+//! from ever being opened again.
 //!
 //! One file for each such cache, `STATE_DIR/failed-caches/CACHE-UUID.json`, replaced as a whole and
-//! durable with its folder before anything is written past the cache (I51). It lists what only that
-//! cache had: those ranges answer with errors until they are written. It is made for people too:
-//! offsets and lengths in bytes, times in seconds since 1970.
+//! durable with its directory before any write bypasses the cache (I51). It lists the dirty ranges
+//! of that cache: they return errors until they are rewritten. It is also made for people: offsets
+//! and lengths in bytes, times in seconds since 1970.
 //!
-//! Beside it lies `CACHE-UUID.safe`: ranges of it that came to be safe since. Each time the record
-//! is brought up to date it gets a line, so that a write need not wait for a file as long as the
-//! list. What is safe stays safe, so lines that belong to an older record take nothing away that
-//! counts. See `safe`.
+//! Next to it lies `CACHE-UUID.safe`: ranges of it that have become safe since. Each update of the
+//! record appends a line, so that a write need not wait for a file as long as the list. Safe ranges
+//! stay safe, so lines of an older record remove no lost range. See `safe`.
 //!
-//! A record that cannot be read is an error of its own: whoever does not know what was lost must
-//! not serve the volume.
+//! A record that cannot be read is an error of its own: a daemon that does not know the lost ranges
+//! must not serve the volume.
 
 use crate::error::RunError;
 use crate::may_wait::MayWait;
@@ -32,19 +31,19 @@ mod safe;
 
 pub(crate) use safe::SafeRange;
 
-/// Folder of the records in the state directory.
+/// Directory of the records in the state directory.
 const FOLDER: &str = "failed-caches";
-/// Layout of the file.
+/// Format version of the file.
 const VERSION: u32 = 1;
 /// A record of more ranges is written without spaces and line ends.
 const PRETTY_RANGES_MAX: u64 = 4096;
 const SECOND_NS: u64 = 1_000_000_000;
 const UNSOUND: &str = "it does not say what such a file says";
 
-/// What the file says.
+/// Content of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LossRecord {
-    /// Layout of the file.
+    /// Format version of the file.
     version: u32,
     /// Identity of the cache that must not be opened.
     pub cache_uuid: String,
@@ -54,11 +53,11 @@ pub struct LossRecord {
     pub(crate) devices: Vec<PathBuf>,
     /// Why it was given up.
     pub(crate) reason: String,
-    /// When it failed.
+    /// Time of the failure, in seconds since 1970.
     pub(crate) failed_unix_s: u64,
-    /// When this was written.
+    /// Time of this record, in seconds since 1970.
     pub(crate) recorded_unix_s: u64,
-    /// Its volumes, those that have lost nothing too.
+    /// Its volumes, including those without lost data.
     pub(crate) volumes: Vec<VolumeLoss>,
 }
 
@@ -73,40 +72,40 @@ pub(crate) struct VolumeLoss {
     pub(crate) number: u16,
     /// Size in bytes.
     pub(crate) size_bytes: u64,
-    /// What is lost, or would be if the daemon ended now.
+    /// Lost ranges, or ranges that would be lost if the daemon ended now.
     pub(crate) lost: Vec<Range>,
 }
 
-/// Bytes that only the cache had.
+/// A range of dirty data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Range {
     /// First byte.
     pub offset_bytes: u64,
     /// Number of bytes.
     pub bytes: u64,
-    /// When the oldest of them were written.
+    /// Time of the oldest write in it, in seconds since 1970.
     pub written_unix_s: u64,
 }
 
-/// What is on the first device of a pool.
+/// Content of the first device of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
     /// A cache.
     Cache(CacheUuid),
-    /// Nothing, or nothing yet.
+    /// Nothing, or nothing so far.
     Blank,
     /// It cannot be opened, or holds something else.
     Unusable,
 }
 
-/// What to do with a pool, given the records.
+/// How to open a pool, according to the records.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Open it as ever.
+    /// As usual.
     Open,
     /// Its cache has failed: serve without it.
     WithoutCache(Box<LossRecord>),
-    /// Another cache stands where a failed one was, and something is lost.
+    /// Another cache is in the place of a failed one, and data was lost.
     Refuse(Box<LossRecord>),
 }
 
@@ -130,7 +129,7 @@ fn unhex(text: &str) -> Option<[u8; 16]> {
 }
 
 impl LossRecord {
-    /// A record with everything but its volumes.
+    /// A record without its volumes.
     pub(crate) fn new(cache: CacheUuid, pool: &str, devices: Vec<PathBuf>, reason: &str) -> Self {
         let now = unix_s();
         Self {
@@ -145,7 +144,7 @@ impl LossRecord {
         }
     }
 
-    /// The same with what is at risk now of the volumes in this table.
+    /// The record with the data currently at risk in the volumes of this table.
     pub fn with_risk(&self, table: &[VolumeEntry], risk: &[(VolumeId, Vec<Loss>)]) -> Self {
         let now = unix_s();
         let lost = |id: VolumeId| {
@@ -176,7 +175,7 @@ impl LossRecord {
         self.volumes.iter().map(entry).collect()
     }
 
-    /// What is lost, as the engine wants to know it.
+    /// The lost ranges in the engine's form.
     pub(crate) fn losses(&self) -> Vec<(VolumeId, Loss)> {
         let now = unix_s();
         let of = |volume: &VolumeLoss| {
@@ -191,32 +190,32 @@ impl LossRecord {
         self.volumes.iter().flat_map(|volume| &volume.lost).map(|range| range.bytes).sum()
     }
 
-    /// Names of the volumes that have lost something.
+    /// Names of the volumes with lost data.
     pub fn losers(&self) -> Vec<&str> {
         let lossy = self.volumes.iter().filter(|volume| !volume.lost.is_empty());
         lossy.map(|volume| volume.name.as_str()).collect()
     }
 
-    /// Where the record is.
+    /// Path of the record.
     pub fn path(&self, state_dir: &Path) -> PathBuf {
         state_dir.join(FOLDER).join(format!("{}.json", self.cache_uuid))
     }
 
-    /// Makes the record durable: a new file, its name, and the folder's own name.
+    /// Makes the record durable: a new file, its name, and the directory's own name.
     ///
     /// # Errors
-    /// Any step fails; then the record is what it was.
+    /// Any step fails; then the record is unchanged.
     pub fn store(&self, may_wait: &MayWait, state_dir: &Path) -> io::Result<()> {
         let path = self.path(state_dir);
         crate::durable::replace(may_wait, state_dir, &path, |out| {
-            // A long one is not for people: half as many bytes, and none of them in memory.
+            // A long one is not made for people: half as many bytes, and no copy in memory.
             let written = match self.ranges() {
                 0..=PRETTY_RANGES_MAX => serde_json::to_writer_pretty(out, self),
                 _ => serde_json::to_writer(out, self),
             };
             written.map_err(io::Error::other)
         })?;
-        // It says nothing that this one does not. Should it stay, no harm is done.
+        // The new record includes its content. If it stays, it does no harm.
         let _ = fs::remove_file(path.with_extension(safe::EXTENSION));
         Ok(())
     }
@@ -225,12 +224,12 @@ impl LossRecord {
     /// were added to it since it was written.
     ///
     /// # Errors
-    /// Any step fails; then the record is what it was, or already what it should become.
+    /// Any step fails; then the record is unchanged, or updated already.
     pub(crate) fn add_safe(_: &MayWait, record: &Path, ranges: &[SafeRange]) -> io::Result<u64> {
         safe::append(&record.with_extension(safe::EXTENSION), ranges)
     }
 
-    /// Ranges that it lists.
+    /// Number of its ranges.
     pub(crate) fn ranges(&self) -> u64 {
         self.volumes.iter().map(|volume| volume.lost.len() as u64).sum()
     }
@@ -245,7 +244,7 @@ impl LossRecord {
             && table.iter().all(|entry| self.volumes.iter().any(|volume| same(volume, entry)))
     }
 
-    /// The record without what is safe.
+    /// The record without the safe ranges.
     #[must_use]
     pub(crate) fn without(mut self, ranges: &[SafeRange]) -> Self {
         for volume in &mut self.volumes {
@@ -257,7 +256,7 @@ impl LossRecord {
     /// All records.
     ///
     /// # Errors
-    /// One of them, or the folder, cannot be read.
+    /// One of them, or the directory, cannot be read.
     pub fn all(_: &MayWait, state_dir: &Path) -> Result<Vec<Self>, RunError> {
         let folder = state_dir.join(FOLDER);
         let failed = |path: &Path, why: &dyn std::fmt::Display| {
@@ -289,7 +288,7 @@ impl LossRecord {
         Ok(all)
     }
 
-    /// A record from the bytes of its file; else a sentence for people.
+    /// Parses a record from the bytes of its file; the error is a message for the operator.
     fn decode(bytes: &[u8]) -> Result<Self, String> {
         let record: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let sound = record.version == VERSION && record.volumes.iter().all(VolumeLoss::is_sound);
@@ -297,7 +296,7 @@ impl LossRecord {
     }
 }
 
-/// The record of a failed cache, for offline tools: everything else on that cache is older than its
+/// The record of a failed cache, for offline tools: all other data on that cache is older than its
 /// backing stores (I52). `None` if the state directory has no record of it.
 ///
 /// # Errors
@@ -317,7 +316,7 @@ fn only_copies_of(record: &LossRecord, path: PathBuf) -> OnlyCopies {
     OnlyCopies { record: path, failed_unix_s: record.failed_unix_s, volumes }
 }
 
-/// Reads the bytes of a record as a start does, and as what lies beside it, for fuzzing; true if
+/// Parses bytes as a record, as a start does, and as a file of safe ranges, for fuzzing; true if
 /// they are a record.
 #[doc(hidden)]
 #[must_use]
@@ -358,11 +357,11 @@ impl Range {
     }
 }
 
-/// Looks whether a record could be made, before it is needed. Makes nothing: most caches never
+/// Checks that a record could be written, before it is needed. Creates nothing: most caches never
 /// fail.
 ///
 /// # Errors
-/// A sentence for people, if the folder, or what there is of the way to it, may not be written to.
+/// A message for the operator, if the directory, or the existing part of its path, is not writable.
 pub(crate) fn is_possible(_: &MayWait, state_dir: &Path) -> Result<(), String> {
     let folder = state_dir.join(FOLDER);
     let there = folder.ancestors().find(|path| path.exists()).unwrap_or(state_dir);
@@ -376,10 +375,9 @@ pub(crate) fn is_possible(_: &MayWait, state_dir: &Path) -> Result<(), String> {
     })
 }
 
-/// Judges a pool by the records, and by what is on those of its devices that can tell which cache
-/// they are of. `recorded` is the failed cache that the register has as that of the pool: no other
-/// one has taken its place yet, whatever devices are configured. So it is while it is replaced,
-/// until the new one is whole.
+/// Judges a pool by the records, and by the content of its identifiable devices. `recorded` is the
+/// failed cache that the register has as the pool's: no other one has replaced it yet, whichever
+/// devices are configured. This is the state during a replacement, until the new cache is complete.
 pub fn judge(
     records: &[LossRecord],
     pool: &str,
@@ -404,10 +402,10 @@ pub fn judge(
     for (path, seen) in devices {
         let here =
             |record: &&LossRecord| record.pool == pool && record.devices.iter().any(|device| device == path);
-        // The latest failure in this place is the one that counts.
+        // The latest failure at this path decides.
         let last = records.iter().filter(here).max_by_key(|record| record.failed_unix_s);
         match (seen, last) {
-            // It is the other device that says which cache this is.
+            // The other device identifies the cache.
             (Seen::Unusable, Some(_)) if !caches.is_empty() => {}
             (Seen::Unusable, Some(record)) => return Verdict::WithoutCache(Box::new(record.clone())),
             (_, Some(record)) if record.lost_bytes() > 0 => {
@@ -486,7 +484,7 @@ mod tests {
         assert!(LossRecord::add_safe(&MayWait::here(), &path, &[safe(65536, 1024)]).unwrap() > first);
         let left = LossRecord::all(&MayWait::here(), folder.path()).unwrap().remove(0);
         assert_eq!(left.volumes[0].lost, [Range { offset_bytes: 66560, bytes: 3072, written_unix_s: 5 }]);
-        // A whole one takes the place of both files.
+        // A complete record replaces both files.
         whole.store(&MayWait::here(), folder.path()).unwrap();
         assert_eq!(LossRecord::all(&MayWait::here(), folder.path()).unwrap(), std::slice::from_ref(&whole));
         assert!(whole.has_table(&whole.entries()));
@@ -546,8 +544,8 @@ mod tests {
         assert!(matches!(both(Seen::Unusable, seen(1)), Verdict::WithoutCache(_)));
         assert!(matches!(both(Seen::Unusable, Seen::Unusable), Verdict::WithoutCache(_)));
         assert!(matches!(both(Seen::Blank, Seen::Blank), Verdict::Refuse(_)));
-        // One of a newer cache is dead: what the other one has dirty is not given up for an old
-        // record.
+        // One device of a newer cache has failed: an old record does not make the pool give up the
+        // dirty data of the other one.
         assert_eq!(both(Seen::Unusable, seen(2)), Verdict::Open);
     }
 

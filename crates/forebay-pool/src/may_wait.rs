@@ -1,10 +1,10 @@
 //! The right to wait for a device, a file system or a name.
 //!
 //! Invariants
-//! - The thread of a pool makes no call that may block. Each function that may block takes a
+//! - The thread of a pool makes no call that can block. Each function that can block takes a
 //!   [`MayWait`].
-//! - A [`MayWait`] is not `Send`, so no task that is sent to a pool's thread can bring one. Making
-//!   one on that thread panics.
+//! - A [`MayWait`] is not `Send`, so no task that is sent to a pool's thread can bring one.
+//!   Creating one on that thread panics.
 
 use std::cell::Cell;
 use std::io;
@@ -15,12 +15,12 @@ thread_local! {
     static IS_OF_POOL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Says that the calling thread may wait. It cannot leave this thread.
+/// Proof that the calling thread may wait. It cannot leave this thread.
 #[derive(Debug)]
 pub struct MayWait(PhantomData<*const ()>);
 
 impl MayWait {
-    /// For the calling thread.
+    /// Creates the proof for the calling thread.
     ///
     /// # Panics
     /// It is the thread of a pool.
@@ -30,10 +30,10 @@ impl MayWait {
         Self(PhantomData)
     }
 
-    /// Does `work` on a thread of its own.
+    /// Runs `work` on a thread of its own.
     ///
     /// # Errors
-    /// There is no thread; nothing was begun.
+    /// No thread can be started; nothing was begun.
     pub fn spawn(
         name: impl Into<String>,
         work: impl FnOnce(&MayWait) + Send + 'static,
@@ -42,7 +42,7 @@ impl MayWait {
     }
 }
 
-/// The calling thread is that of a pool from now on.
+/// Marks the calling thread as that of a pool.
 pub(crate) fn forbid_waiting() {
     IS_OF_POOL.set(true);
 }

@@ -1,14 +1,14 @@
-//! A cache on several devices: which of them has a block of the pool's space, and the headers of
-//! the further ones. Whether they belong together is judged by `forebay_offline::members`.
+//! A cache on several devices: the mapping of the pool's space to devices, and the headers of the
+//! further ones. `forebay_offline::members` judges whether they belong together.
 //!
-//! The engine sees one device. Members meet at the beginning of a segment, and superblocks,
-//! checkpoint slots and headers lie on the first: so no operation of the engine ever straddles two
-//! members. Only a flush concerns all of them.
+//! The engine sees one device. Members meet at a segment boundary, and superblocks, checkpoint
+//! slots and headers lie on the first: so no operation of the engine ever straddles two members.
+//! Only a flush affects all of them.
 //!
 //! A header is written when its member joins, and again when the size of the last member changes:
-//! one copy durably before the other, before the superblock when the pool grows and after it,
-//! before a file is cut, when it shrinks. What it says of the size is not believed where there is a
-//! superblock, so whatever a crash leaves opens; `mend_headers` puts it right.
+//! one copy durably before the other; before the superblock when the pool grows, and after it, but
+//! before a file is truncated, when it shrinks. Its size is ignored where there is a superblock, so
+//! a cache opens after a crash at any point; `mend_headers` corrects the header.
 
 use crate::may_wait::MayWait;
 use forebay_format::member::{DATA_START_BLOCK, HEADER_BLOCKS, MemberHeader};
@@ -18,12 +18,12 @@ use forebay_offline::members::read_copies;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Which part of the pool's space lies on which member.
+/// Maps the pool's space to the members.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberMap {
     /// First byte in the pool's space of each member, and first byte on the member itself.
     starts: Vec<(u64, u64)>,
-    /// The cache is mirrored: where its two devices are among those of the pool.
+    /// Of a mirrored cache: the positions of its two devices among those of the pool.
     mirror: Option<(Geometry, [Option<usize>; 2])>,
 }
 
@@ -33,30 +33,30 @@ impl MemberMap {
         Self { starts: vec![(0, 0)], mirror: None }
     }
 
-    /// The first member and those with these headers, in order.
+    /// The map of the first member and those with these headers, in order.
     pub(crate) fn new(headers: &[MemberHeader]) -> Self {
         let others = headers.iter().map(|header| (header.first_block * BLOCK, DATA_START_BLOCK * BLOCK));
         Self { starts: std::iter::once((0, 0)).chain(others).collect(), mirror: None }
     }
 
-    /// A mirrored cache on these devices of the pool; a member that is not there has none.
+    /// The map of a mirrored cache on these devices of the pool; `None` for a missing member.
     pub(crate) fn mirrored(geometry: Geometry, places: [Option<usize>; 2]) -> Self {
         Self { mirror: Some((geometry, places)), ..Self::single() }
     }
 
-    /// The device of a member of a mirrored cache, of those of the pool.
+    /// Position of the device of a member of a mirrored cache among those of the pool.
     pub(crate) fn device_of(&self, member: u8) -> Option<usize> {
         self.mirror.and_then(|(_, places)| places[usize::from(member)])
     }
 
-    /// Another device takes the place of a member of a mirrored cache, or none does.
+    /// Replaces the device of a member of a mirrored cache, or removes it.
     pub(crate) fn set_device(&mut self, member: u8, device: Option<usize>) {
         if let Some((_, places)) = &mut self.mirror {
             places[usize::from(member)] = device;
         }
     }
 
-    /// The cache is mirrored.
+    /// True if the cache is mirrored.
     pub(crate) fn is_mirrored(&self) -> bool {
         self.mirror.is_some()
     }
@@ -76,28 +76,28 @@ impl MemberMap {
         self.starts.get(member).map_or(0, |(_, base)| *base)
     }
 
-    /// Bytes of the last member that are not of the pool's space, at its beginning.
+    /// Bytes at the beginning of the last member that are not in the pool's space.
     pub(crate) fn header_bytes(&self) -> u64 {
         self.starts.last().map_or(0, |(_, base)| *base)
     }
 
-    /// The bytes from which on the pool's space lies on the last member.
+    /// First byte of the last member's part of the pool's space.
     pub(crate) fn last_start(&self) -> u64 {
         self.starts.last().map_or(0, |(first, _)| *first)
     }
 
-    /// One member more.
+    /// Adds a member.
     pub(crate) fn join(&mut self, header: &MemberHeader) {
         self.starts.push((header.first_block * BLOCK, DATA_START_BLOCK * BLOCK));
     }
 
-    /// The last member is gone.
+    /// Removes the last member.
     pub(crate) fn leave(&mut self) {
         self.starts.truncate(self.starts.len().saturating_sub(1).max(1));
     }
 
-    /// The member that has these bytes of the pool's space, and where on it they begin; `None` if
-    /// they lie on two.
+    /// The member that has these bytes of the pool's space, and their offset on it; `None` if they
+    /// lie on two.
     pub(crate) fn place(&self, offset: u64, len: u64) -> Option<(usize, u64)> {
         if let Some((geometry, places)) = &self.mirror {
             let (member, offset) = geometry.mirror_place(offset);
@@ -110,12 +110,12 @@ impl MemberMap {
     }
 }
 
-/// Rewrites the headers that do not say what `headers` does; says what was done.
+/// Rewrites the headers that differ from `headers`; returns messages about it.
 pub(crate) fn mend_headers(others: &[Device], headers: &[MemberHeader]) -> Vec<String> {
     let mut notes = Vec::new();
     for (device, header) in others.iter().zip(headers) {
         let is_right = |copy: &Result<MemberHeader, _>| copy.as_ref() == Ok(header);
-        // A member on which nothing lies has no header that says so.
+        // An empty member has no header with its size.
         if header.blocks == 0 || read_copies(device).iter().all(is_right) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! What errors of the engine are about, as ids for scripts.
+//! Message ids of the engine's errors, for scripts.
 
 use forebay_admin::MessageId;
 use forebay_admin::events::EventKind;

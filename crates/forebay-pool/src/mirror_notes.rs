@@ -1,11 +1,11 @@
-//! The notes of a mirrored cache: which of its devices do not count any more.
+//! The notes of a mirrored cache: which of its devices are out.
 //!
 //! The notes of a cache are one file, `STATE_DIR/mirrors/CACHE-UUID.json`: the tags of devices that
-//! failed while the other one went on. It is made with the cache, replaced as a whole, and durable
-//! before anything counts that only one device has (I61). It never forgets a tag: a device that was
-//! put out must not be opened, alone or with the other, however much later it is found again. Where
-//! both devices are there, what they tell that the file lacks is put into it first: the file may be
-//! lost, and the next start may find the stale device only.
+//! failed while the other one went on. The file is created with the cache, replaced as a whole, and
+//! durable before data that only one device has counts (I61). It never forgets a tag: a device that
+//! was failed out must not be opened, alone or with the other, however much later it is found
+//! again. Where both devices are present, tags that they record and the file lacks are added to it
+//! first: the file can get lost, and the next start can find the stale device only.
 
 use crate::error::RunError;
 use crate::loss_record::hex;
@@ -21,22 +21,22 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Folder of the notes in the state directory.
+/// Directory of the notes in the state directory.
 const FOLDER: &str = "mirrors";
-/// Layout of the file.
+/// Format version of the file.
 const VERSION: u32 = 1;
 
-/// What to do if it cannot be written.
+/// Hint for a file that cannot be written.
 const UNWRITABLE: &str = "a mirrored cache needs it when a device fails: give the daemon the right to write there, or set state_dir";
 
-/// What the file says.
+/// Content of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Notes {
-    /// Layout of the file.
+    /// Format version of the file.
     version: u32,
     /// Identity of the cache.
     cache_uuid: String,
-    /// Tags of devices that do not count any more, in hexadecimal.
+    /// Tags of devices that are out, in hexadecimal.
     out: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ impl Notes {
         Self { version: VERSION, cache_uuid: hex(&cache.0), out: Vec::new() }
     }
 
-    /// Where the notes of all caches are.
+    /// Directory of the notes of all caches.
     pub(crate) fn folder(state_dir: &Path) -> PathBuf {
         state_dir.join(FOLDER)
     }
@@ -54,10 +54,10 @@ impl Notes {
         Self::folder(state_dir).join(format!("{cache_uuid}.json"))
     }
 
-    /// The notes of a cache; `None` if there is no such file.
+    /// Reads the notes of a cache; `None` if there is no such file.
     ///
     /// # Errors
-    /// They cannot be read, or do not say what such a file says.
+    /// They cannot be read, or have invalid content.
     pub(crate) fn read(state_dir: &Path, cache_uuid: &str) -> Result<Option<Self>, RunError> {
         let path = Self::path(state_dir, cache_uuid);
         let failed = |why: &dyn std::fmt::Display| {
@@ -83,25 +83,25 @@ impl Notes {
         Ok(Some(notes))
     }
 
-    /// True if a device with this tag does not count any more.
+    /// True if the device with this tag is out.
     pub(crate) fn lists(&self, tag: u64) -> bool {
         self.out.contains(&format!("{tag:016x}"))
     }
 
-    /// A device with this tag does not count any more; [`Notes::keep`] makes that durable.
+    /// Adds the tag of a device that is out; [`Notes::keep`] makes that durable.
     pub(crate) fn put(&mut self, tag: u64) {
         if !self.lists(tag) {
             self.out.push(format!("{tag:016x}"));
         }
     }
 
-    /// Makes everything in here durable, with what the file has beyond that.
+    /// Makes these notes durable, together with further tags in the file.
     ///
     /// # Errors
-    /// Any step fails. The file has all of it then, or is what it was.
+    /// Any step fails. The file is complete then, or unchanged.
     pub(crate) fn keep(mut self, may_wait: &MayWait, state_dir: &Path) -> Result<Self, String> {
-        // A thread that was given up on may end late: it must not put an older file in the place of
-        // a newer one.
+        // A thread that exceeded its time limit can end late: it must not replace a newer file with
+        // an older one.
         static WRITERS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
         let path = Self::path(state_dir, &self.cache_uuid);
         let writer = {
@@ -121,17 +121,17 @@ impl Notes {
         crate::durable::replace_json(may_wait, state_dir, &Self::path(state_dir, &self.cache_uuid), self)
     }
 
-    /// Makes the file of a cache, with the tags that are known to be out.
+    /// Creates the file of a cache, with the tags known to be out.
     pub(crate) fn begin(mut self, state_dir: &Path, out: &[u64]) -> Result<Self, RunError> {
         out.iter().for_each(|tag| self.put(*tag));
         self.keep(&MayWait::here(), state_dir)
             .map_err(|why| RunError::failed(MessageId::Event(EventKind::StateUnwritable), why, UNWRITABLE))
     }
 
-    /// Whether notes can be made, as far as that can be told without making any.
+    /// Checks that notes could be created, as far as possible without creating any.
     ///
     /// # Errors
-    /// The folder may not be written, or is none.
+    /// The directory is not writable, or is not a directory.
     pub(crate) fn are_possible(state_dir: &Path) -> Result<(), RunError> {
         let folder = Self::folder(state_dir);
         let there = folder.ancestors().find(|path| path.exists()).unwrap_or(state_dir);
@@ -146,8 +146,8 @@ impl Notes {
     }
 }
 
-/// What the notes of a mirrored cache say of a device with this tag, for offline tools: `None` if
-/// there are no notes.
+/// Whether the notes of a mirrored cache list the device with this tag as out, for offline tools:
+/// `None` if there are no notes.
 ///
 /// # Errors
 /// The notes cannot be read.
@@ -179,7 +179,7 @@ pub(crate) mod tests {
         let notes = Notes::read(&state, &uuid).unwrap().unwrap();
         assert!(notes.lists(5) && notes.lists(9) && !notes.lists(6));
         assert_eq!(notes.out.len(), 2);
-        // Whoever has known them makes all of them anew if the file is lost meanwhile.
+        // A holder of the notes recreates the whole file if it is lost meanwhile.
         fs::remove_dir_all(&state).unwrap();
         let anew = notes.keep(&MayWait::here(), &state).unwrap();
         assert_eq!(Notes::read(&state, &uuid).unwrap(), Some(anew));

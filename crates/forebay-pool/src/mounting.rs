@@ -1,7 +1,7 @@
-//! Mounting a volume as a file, for whoever has a reactor: a pool, or what stands in for one.
+//! Mounting a volume as a file, for any owner of a reactor: a pool, or a substitute for one.
 //!
-//! In three steps, because only the second may wait for others: [`reserve`] takes the memory,
-//! [`Made::at`] asks the file systems and the kernel (and belongs on a thread that may wait),
+//! In three steps, because only the second may wait for others: [`reserve`] allocates the memory,
+//! [`Made::at`] calls file systems and the kernel (and belongs on a thread that may wait),
 //! [`Made::serve`] begins to answer.
 
 use crate::fuse_server::{
@@ -19,15 +19,15 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// This part of the memory is left to requests that come another way,
+/// This part of the memory is left to requests through other interfaces,
 const FOR_OTHERS: usize = 6;
-/// and a ring takes this one at most.
+/// and a ring takes at most this part.
 const RING_PART: usize = 8;
 
-/// Takes the memory for one mount more than the `mounts` that there are.
+/// Allocates the memory for one mount in addition to the `mounts` existing ones.
 ///
 /// # Errors
-/// There is none, and what to do, in words.
+/// There is none: a message with a hint.
 pub fn reserve(pool: &mut BufPool, mounts: usize, buffer_bytes: usize) -> Result<FuseMemory, String> {
     let (each, all) = (ByteSize(RESERVED_BYTES as u64), ByteSize(buffer_bytes as u64));
     if mounts >= mounts_max(buffer_bytes) {
@@ -45,30 +45,30 @@ pub fn reserve(pool: &mut BufPool, mounts: usize, buffer_bytes: usize) -> Result
     })
 }
 
-/// Memory for the ring of one mount more than the `mounts` that there are: half of what neither
-/// they nor those that may come, nor other requests will need.
+/// Memory for the ring of one mount in addition to the `mounts` existing ones: half of the memory
+/// that neither existing and possible mounts nor other requests will need.
 pub fn ring_bytes(pool: &BufPool, mounts: usize, buffer_bytes: usize) -> usize {
     let to_come = mounts_max(buffer_bytes).saturating_sub(mounts + 1) * RESERVED_BYTES;
     let kept = pool.stats().used_bytes + to_come + buffer_bytes / FOR_OTHERS;
     (buffer_bytes.saturating_sub(kept) / 2).min(BUFFER_BYTES_DEFAULT).min(buffer_bytes / RING_PART)
 }
 
-/// A mount that nobody answers yet: whoever looks at it waits.
+/// A mount that is not served yet: accesses to it wait.
 #[derive(Debug)]
 pub struct Made {
     mount: FuseMount,
     fd: OwnedFd,
-    /// The file's name within the mount; none if the mount is the file.
+    /// The file's name within the mount; `None` if the mount is the file.
     name: Option<OsString>,
-    /// What it takes to serve it over the ring, or why that is not possible.
+    /// The access for serving it over the ring, or the reason why that is impossible.
     ring: Result<RingAccess, String>,
 }
 
 impl Made {
-    /// Makes the mount by which a volume appears as the file `path`. May wait for others.
+    /// Creates the mount by which a volume appears as the file `path`. May wait for others.
     ///
     /// # Errors
-    /// The place is taken or not suitable, or FUSE is not there, in words.
+    /// The place is taken or not suitable, or FUSE is missing: a message.
     pub fn at(_: &MayWait, path: &Path) -> Result<Self, String> {
         let (place, name) = volume_place(path).map_err(|error| error.to_string())?;
         let (fd, mount) = mount(&place, MountOptions::default()).map_err(|error| error.to_string())?;
@@ -79,7 +79,7 @@ impl Made {
     /// Begins to answer; over the ring, if that is possible with at most `ring_bytes` of memory.
     ///
     /// # Errors
-    /// The kernel's descriptor cannot be used, in words; it is unmounted and the memory given back
+    /// The kernel's descriptor cannot be used: a message; it is unmounted and the memory freed
     /// then.
     pub fn serve(
         self,
@@ -98,7 +98,7 @@ impl Made {
         match FuseServer::new(reactor, self.fd, session, options, memory, ring) {
             Ok(server) => Ok((server, self.mount)),
             Err(error) => {
-                let_go(self.mount); // unmounting may wait for others
+                let_go(self.mount); // unmounting can wait for others
                 Err(format!("cannot serve the mount: {error}"))
             }
         }
@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    /// 192 MiB is the least that the configuration allows.
+    /// 192 MiB is the minimum that the configuration allows.
     #[test]
     fn the_least_memory_is_enough_for_all_that_is_put_by_and_for_connections() {
         let bytes = 192 << 20;
@@ -139,7 +139,7 @@ mod tests {
         assert!(pool.borrow().is_some());
     }
 
-    /// Mounts that are served over the ring leave the others their memory, and connections theirs.
+    /// Mounts that are served over the ring leave other mounts and connections their memory.
     #[test]
     fn rings_take_only_what_nobody_was_promised() {
         for (bytes, at_least) in [(192 << 20, 0), (256 << 20, 1), (512 << 20, 3), (4 << 30, 5)] {

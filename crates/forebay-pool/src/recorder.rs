@@ -1,10 +1,10 @@
-//! Recording the requests of volumes: what a trace is made of.
+//! Recording the requests of volumes for a trace.
 //!
-//! Whoever records takes what has come together from time to time. Until then it waits here, up to
-//! [`WAITING_MAX`] records; what comes beyond that is lost, and counted. So the pool's thread never
-//! waits for who reads, and memory has a bound.
+//! The recording client takes the collected records from time to time. Until then they wait here,
+//! up to [`WAITING_MAX`]; further ones are lost, and counted. So the pool's thread never waits for
+//! the client, and memory is bounded.
 //!
-//! Invariant: while nothing is recorded, a request costs one look at an empty list.
+//! Invariant: without a recording, a request costs one check of an empty list.
 
 use forebay_core::{Engine, Nanos, Request, RequestId, RequestKind, RequestOutcome};
 use forebay_format::VolumeId;
@@ -13,17 +13,17 @@ use std::collections::HashMap;
 
 use crate::server::Volumes;
 
-/// Records that wait to be taken, for each recording: about 3 MiB.
+/// Records that wait for the client, for each recording: about 3 MiB.
 pub(crate) const WAITING_MAX: usize = 65_536;
 /// Recordings of a pool at once.
 pub(crate) const RECORDINGS_MAX: usize = 4;
 
-/// What has come together.
+/// The collected records.
 #[derive(Debug, Default)]
 pub struct Recorded {
-    /// In the order of their answers.
+    /// In the order of their replies.
     pub records: Vec<Record>,
-    /// Records that were lost for want of room.
+    /// Records lost for want of room.
     pub lost: u64,
 }
 
@@ -35,7 +35,7 @@ struct Recording {
     waiting: Recorded,
 }
 
-/// A request without an answer.
+/// An unanswered request.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     at: Nanos,
@@ -44,7 +44,7 @@ struct Asked {
     fua: bool,
     offset: u64,
     len: u64,
-    /// The cache had a part of it.
+    /// A part of it was a hit.
     had_hits: bool,
 }
 
@@ -57,7 +57,8 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Begins to record a volume: the number of the recording, unless there are too many.
+    /// Begins to record a volume; returns the number of the recording, or `None` if there are too
+    /// many.
     pub(crate) fn begin(&mut self, volume: VolumeId, now: Nanos) -> Option<u64> {
         if self.recordings.len() >= RECORDINGS_MAX {
             return None;
@@ -68,8 +69,8 @@ impl Recorder {
         Some(self.begun)
     }
 
-    /// What has come together since the last time, in exchange for room; `None` if the recording
-    /// has ended, because the volume has gone.
+    /// Takes the records since the last call, in exchange for empty room; `None` if the recording
+    /// has ended, because the volume was detached.
     pub(crate) fn take(&mut self, number: u64, room: Vec<Record>) -> Option<Recorded> {
         let recording = self.recordings.iter_mut().find(|recording| recording.number == number)?;
         Some(std::mem::replace(&mut recording.waiting, Recorded { records: room, lost: 0 }))
@@ -81,7 +82,7 @@ impl Recorder {
         self.forget();
     }
 
-    /// The volume goes: its recordings end.
+    /// Ends the recordings of a volume that is being detached.
     pub(crate) fn volume_gone(&mut self, volume: VolumeId) {
         self.recordings.retain(|recording| recording.volume != volume);
         self.forget();
@@ -99,7 +100,7 @@ impl Recorder {
         self.recordings.iter().any(|recording| recording.volume == volume)
     }
 
-    /// A request was answered.
+    /// Records the reply to a request.
     #[inline]
     pub(crate) fn replied(&mut self, id: RequestId, ok: bool, path: RequestOutcome, took: Nanos) {
         if !self.asked.is_empty() {
@@ -112,7 +113,7 @@ impl Recorder {
         let Some(asked) = self.asked.remove(&id.0) else { return };
         let outcome = if ok { outcome(path, asked.had_hits) } else { Outcome::Error };
         for recording in self.recordings.iter_mut().filter(|recording| recording.volume == asked.volume) {
-            // What was under way when it began is none of its business.
+            // Requests that were in flight at its begin are not recorded.
             let Some(at_ns) = asked.at.checked_sub(recording.began) else { continue };
             if recording.waiting.records.len() >= WAITING_MAX {
                 recording.waiting.lost += 1;
@@ -155,7 +156,7 @@ fn operation(kind: RequestKind) -> Option<(Operation, bool)> {
     })
 }
 
-/// The engine, as clients reach it: with a look at what they ask for.
+/// Passes client requests to the engine, and notes them for recordings.
 pub(crate) struct Front<'a> {
     pub(crate) engine: &'a mut Engine,
     pub(crate) recorder: &'a mut Recorder,

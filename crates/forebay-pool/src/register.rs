@@ -1,22 +1,22 @@
-//! The register: what is known of each cache outside of its devices. So one that is missing is not
-//! made anew, and an older copy of one is not taken for it.
+//! The register: the daemon's record of each cache, kept outside of the cache devices. It prevents
+//! a missing cache from being recreated, and an older copy from being taken for the cache.
 //!
 //! One file for each cache, `STATE_DIR/caches/CACHE-UUID.json`, replaced as a whole. It is durable
-//! before the pool serves anything, after each attach and with each orderly stop; between these it
-//! follows the cache every few seconds while something changes. What it says of how far the cache
-//! has come is durable on the cache first: whatever crashes when, a good cache is never below its
-//! record (I75).
+//! before the pool serves anything, after each attach and with each orderly stop; in between it
+//! follows the cache every few seconds while something changes. The generation and the flushed
+//! sequences that it records are durable on the cache first: whenever a crash occurs, an intact
+//! cache is never below its record (I75).
 //!
-//! - A pool whose cache is recorded is not made anew, unless the operator says so: then the
-//!   recorded one is *given up*, and refused should it come back.
-//! - A cache below its record is an older copy, or its device lost what it had flushed: it is not
-//!   opened.
-//! - A cache that is not recorded here is opened: it may come from another host, or the state
+//! - A pool whose cache is recorded gets no new cache unless the operator orders it: then the
+//!   recorded cache is *given up*, and refused if it reappears.
+//! - A cache below its record is an older copy, or its device lost flushed data: it is not opened.
+//! - A cache that is not recorded here is opened: it can come from another host, or the state
 //!   directory was lost.
-//! - A pool that is taken out of the configuration is *leaving* from before that until its cache is
-//!   removed from here. So whatever is killed when, the next start knows what was begun: what the
-//!   configuration names stays, and all else of it is finished.
-//! - Two copies of one cache are not in use at once: who has it open holds a lock on
+//! - A pool that is being removed from the configuration is *leaving*: recorded before the removal,
+//!   until its cache is removed from the register. So after a crash at any instant the next start
+//!   can tell that a removal was in progress: it keeps a pool that the configuration names, and
+//!   completes the removal of any other.
+//! - Two copies of one cache are never in use at once: the process that has it open holds a lock on
 //!   `CACHE-UUID.lock`.
 
 use crate::cache_device::is_same;
@@ -40,77 +40,77 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Folder of the records in the state directory.
+/// Directory of the records in the state directory.
 const FOLDER: &str = "caches";
-/// Layout of the file.
+/// Format version of the file.
 const VERSION: u32 = 1;
-/// A daemon that was killed holds its locks until the kernel is done with it.
+/// A killed daemon holds its locks until the kernel has ended the process.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
-/// A record is smaller.
+/// Size of the trial file; records are smaller.
 const TRIAL_BYTES: usize = 4096;
 const UNWRITABLE: &str = "without it a cache that is missing, or an older copy, could not be told at the next start: give the daemon the \
                           right to write there, make room, or choose another folder (state_dir of [daemon]; for forebay run: \
                           STATE_DIRECTORY)";
 
-/// What a cache is to the daemon.
+/// State of a cache as the daemon records it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
-    /// It is that of its pool.
+    /// The current cache of its pool.
     Current,
-    /// Its pool was removed; it may be opened again.
+    /// Its pool was removed; the cache may be opened again.
     Removed,
-    /// Another one took its place: it must not be opened again.
+    /// Another cache replaced it: it must not be opened again.
     GivenUp,
 }
 
-/// What the file says.
+/// Content of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CacheRecord {
-    /// Layout of the file.
+    /// Format version of the file.
     version: u32,
     /// Identity of the cache.
     pub cache_uuid: String,
-    /// Its pool; none if only `forebay run` has had it.
+    /// Its pool; `None` if only `forebay run` has used it.
     pub pool: Option<String>,
-    /// Its devices when it was open last.
+    /// Its devices when it was last open.
     pub devices: Vec<PathBuf>,
-    /// What it is to the daemon.
+    /// Its state.
     pub standing: Standing,
     /// Generation of its superblock that is known to be durable.
     pub generation: u64,
-    /// By stream of its log: batches before this one are known to be durable.
+    /// For each stream of the log: batches before this sequence are known to be durable.
     pub flushed: [u64; 3],
-    /// It was not closed in an orderly way since.
+    /// It has not been closed in an orderly way since.
     pub in_use: bool,
-    /// Bytes that only the cache had, lost ones included.
+    /// Dirty bytes, lost ones included.
     pub dirty_bytes: u64,
-    /// When this was written, in seconds since 1970.
+    /// Time of this record, in seconds since 1970.
     pub recorded_unix_s: u64,
-    /// Its pool is being taken out of the configuration.
+    /// Its pool is being removed from the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaving: Option<Leaving>,
 }
 
-/// What is done when the configuration does not name the pool of a cache any more.
+/// Work to do once the configuration no longer names the pool of a cache.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Leaving {
-    /// Devices that are erased then, and how much of each is the cache's, from its beginning.
+    /// Devices to erase, and the number of bytes at the beginning of each that belong to the cache.
     pub erase: Vec<(PathBuf, u64)>,
 }
 
-/// What a record has against a cache that is there.
+/// Reason of a record against opening the cache that was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Objection {
-    /// Another one took its place.
+    /// Another cache replaced it.
     GivenUp,
     /// It holds less than is known to be durable on it (I75).
     Older,
 }
 
 impl CacheRecord {
-    /// Why the cache with this superblock is not opened, the worst first.
+    /// Reasons not to open the cache with this superblock, the gravest first.
     pub fn objections(&self, superblock: &Superblock) -> impl Iterator<Item = Objection> {
         let given_up = self.standing == Standing::GivenUp;
         let older = superblock.generation < self.generation;
@@ -119,13 +119,13 @@ impl CacheRecord {
             .filter_map(|(applies, objection)| applies.then_some(objection))
     }
 
-    /// It may hold what nothing else has.
+    /// True if it can hold dirty data.
     #[must_use]
     pub fn may_be_dirty(&self) -> bool {
         self.in_use || self.dirty_bytes > 0
     }
 
-    /// Where it is.
+    /// Path of the record.
     #[must_use]
     pub fn path(&self, state_dir: &Path) -> PathBuf {
         path_of(state_dir, &self.cache_uuid)
@@ -135,8 +135,8 @@ impl CacheRecord {
         durable::replace_json(may_wait, state_dir, &self.path(state_dir), self)
     }
 
-    /// It says already that this cache is in use, on the same devices, by the same pool: nothing
-    /// may be acknowledged before it does.
+    /// True if the record already has this cache in use, on the same devices, by the same pool:
+    /// nothing may be acknowledged before that.
     fn is_in_use_as(&self, wanted: &Self) -> bool {
         let current = self.standing == Standing::Current && self.in_use;
         current && self.pool == wanted.pool && self.devices == wanted.devices && self.leaving.is_none()
@@ -150,27 +150,28 @@ impl CacheRecord {
         CacheMark { generation: self.generation, flushed: self.flushed }
     }
 
-    /// Its pool is about to be taken out of the configuration, while nobody has the cache open.
+    /// Records that its pool is about to be removed from the configuration, while no process has
+    /// the cache open.
     ///
     /// # Errors
-    /// A sentence for people.
+    /// An error message for the operator.
     pub fn leave(&self, may_wait: &MayWait, state_dir: &Path, leaving: Leaving) -> Result<(), String> {
         self.change(may_wait, state_dir, Self { leaving: Some(leaving), ..self.clone() })
     }
 
-    /// Its pool stays after all.
+    /// Records that its pool stays after all.
     ///
     /// # Errors
-    /// A sentence for people.
+    /// An error message for the operator.
     pub fn stay(&self, may_wait: &MayWait, state_dir: &Path) -> Result<(), String> {
         self.change(may_wait, state_dir, Self { leaving: None, ..self.clone() })
     }
 
-    /// Its pool was taken out of the configuration while nobody has it open: it may be opened
-    /// again, by any pool, or, if it was erased, is forgotten.
+    /// Records that its pool was removed from the configuration while no process had the cache
+    /// open: any pool may open it again. Removes the record if the cache was erased.
     ///
     /// # Errors
-    /// A sentence for people.
+    /// An error message for the operator.
     pub fn remove(&self, may_wait: &MayWait, state_dir: &Path, erased: bool) -> Result<(), String> {
         if !erased {
             return self.change(may_wait, state_dir, self.removed());
@@ -190,7 +191,7 @@ impl CacheRecord {
         to.store(may_wait, state_dir).map_err(failed)
     }
 
-    /// What may be lost with it, in words.
+    /// Describes the data that is at risk with it.
     pub fn worth(&self) -> String {
         match (self.in_use, self.dirty_bytes) {
             (true, _) => {
@@ -206,7 +207,7 @@ fn path_of(state_dir: &Path, uuid: &str) -> PathBuf {
     state_dir.join(FOLDER).join(format!("{uuid}.json"))
 }
 
-/// The same path, or two that lead to the same place; what they lead to need not be there.
+/// True for the same path, or two paths that lead to the same place; the target need not exist.
 fn is_same_place(a: &Path, b: &Path) -> bool {
     let real = |path: &Path| {
         let folder = fs::canonicalize(path.parent()?).ok()?;
@@ -222,7 +223,7 @@ fn absolute(path: &Path) -> PathBuf {
 /// The record of a cache; `None` if there is none.
 ///
 /// # Errors
-/// It cannot be read, or does not say what such a file says.
+/// It cannot be read, or has invalid content.
 pub fn cache_record(state_dir: &Path, cache: CacheUuid) -> Result<Option<CacheRecord>, RunError> {
     read(&path_of(state_dir, &hex(&cache.0)))
 }
@@ -245,7 +246,7 @@ fn read(path: &Path) -> Result<Option<CacheRecord>, RunError> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(None);
         }
-        // There is nothing wrong with what it says.
+        // The content is not at fault.
         other => other.map_err(|error| of(&error, "see that the daemon can read it, then try again"))?,
     };
     let record: CacheRecord = serde_json::from_slice(&bytes).map_err(|error| failed(&error))?;
@@ -256,7 +257,7 @@ fn read(path: &Path) -> Result<Option<CacheRecord>, RunError> {
     Ok(Some(record))
 }
 
-/// All records that can be read, and why others cannot.
+/// All readable records, and the errors of the others.
 fn all(state_dir: &Path) -> Result<(Vec<CacheRecord>, Vec<RunError>), RunError> {
     let folder = state_dir.join(FOLDER);
     let failed = |error: io::Error| {
@@ -283,10 +284,10 @@ fn all(state_dir: &Path) -> Result<(Vec<CacheRecord>, Vec<RunError>), RunError> 
     Ok((records, errors))
 }
 
-/// Records of the caches that a pool has, of those that can be read.
+/// Readable records of the caches that belong to a pool.
 ///
 /// # Errors
-/// The folder cannot be read.
+/// The directory cannot be read.
 pub fn of_pool(state_dir: &Path, pool: &str) -> Result<Vec<CacheRecord>, RunError> {
     let (records, _) = all(state_dir)?;
     let is_ours = |record: &CacheRecord| {
@@ -297,53 +298,52 @@ pub fn of_pool(state_dir: &Path, pool: &str) -> Result<Vec<CacheRecord>, RunErro
     Ok(records.into_iter().filter(is_ours).collect())
 }
 
-/// Records of caches whose pool was being taken out of the configuration, of those that can be
-/// read.
+/// Readable records of caches whose pool was being removed from the configuration.
 ///
 /// # Errors
-/// The folder cannot be read.
+/// The directory cannot be read.
 pub fn leaving(state_dir: &Path) -> Result<Vec<CacheRecord>, RunError> {
     let (records, _) = all(state_dir)?;
     Ok(records.into_iter().filter(|record| record.leaving.is_some()).collect())
 }
 
-/// What an operator has said of giving up recorded caches.
+/// The operator's consent to give up recorded caches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Consent {
-    /// Nothing.
+    /// None.
     #[default]
     None,
-    /// A pool is created, or a device is added: recorded caches with nothing dirty give way.
+    /// A pool is created, or a device is added: recorded caches without dirty data are given up.
     Create {
-        /// All of them do.
+        /// All of them are.
         new_cache: bool,
     },
-    /// `--new-cache`, or a cache is replaced: all give way.
+    /// `--new-cache`, or a cache is replaced: all are given up.
     NewCache,
 }
 
-/// Who wants to open or make a cache, and what the operator allows.
+/// The pool that opens or creates a cache, and the operator's permissions.
 #[derive(Clone, Copy, Debug)]
 pub struct Permit<'a> {
-    /// Where the register is.
+    /// The state directory with the register.
     pub state_dir: &'a Path,
-    /// Name of the pool; none for `forebay run`, which has one pool, with any cache.
+    /// Name of the pool; `None` for `forebay run`, which has one pool, with any cache.
     pub pool: Option<&'a str>,
-    /// What was said of recorded caches.
+    /// Consent to give up recorded caches.
     pub consent: Consent,
-    /// What may be done to devices that are there.
+    /// Permissions for existing devices.
     pub taking: Taking,
 }
 
 impl Permit<'_> {
-    /// Whether a cache may be made, for there is none on these devices.
+    /// Checks that a cache may be created where these devices have none.
     ///
     /// # Errors
-    /// The pool has one that is recorded, or nobody knows.
+    /// The pool has a recorded cache, or a record cannot be read.
     pub(crate) fn make(&self, specs: &[CacheSpec]) -> Result<(), RunError> {
         let (records, mut errors) = all(self.state_dir)?;
         if let (Some(error), Consent::None) = (errors.pop(), self.consent) {
-            return Err(error); // It may be of the cache that is missing.
+            return Err(error); // It can be the record of the missing cache.
         }
         let Some(known) = self.in_the_way(&records, None, specs).next() else { return Ok(()) };
         let there: Vec<String> = specs.iter().map(|spec| spec.path.display().to_string()).collect();
@@ -356,7 +356,7 @@ impl Permit<'_> {
         ))
     }
 
-    /// Whether this is the cache that is recorded as that of the pool.
+    /// True if this cache is recorded as the current one of the pool.
     pub(crate) fn is_own(&self, cache: CacheUuid) -> bool {
         let record = cache_record(self.state_dir, cache).ok().flatten();
         record.is_some_and(|record| {
@@ -364,18 +364,18 @@ impl Permit<'_> {
         })
     }
 
-    /// Whether a device may be taken whatever follows the zeroes at its beginning.
+    /// True if a device may be taken with any data behind the zeroes at its beginning.
     pub(crate) fn may_take_any(&self) -> bool {
         self.taking.overwrite
     }
 
-    /// Whether a blank device may be taken: an operator asks for a cache on it just now. One that
-    /// only the configuration names may be another one today, and its cache be elsewhere.
+    /// True if a blank device may be taken: an operator has just ordered a cache on it. A device
+    /// that only the configuration names can be a different device today, with the cache elsewhere.
     pub(crate) fn may_take_blank(&self) -> bool {
         self.consent != Consent::None
     }
 
-    /// Why a device that begins with zeroes is not taken.
+    /// The error for a device that begins with zeroes and is not taken.
     pub(crate) fn not_empty(&self, path: &Path) -> RunError {
         RunError::failed(
             MessageId::CacheZeroed,
@@ -387,10 +387,10 @@ impl Permit<'_> {
         )
     }
 
-    /// Whether this cache may be opened; gives how far it must have come.
+    /// Checks that this cache may be opened; returns the mark that it must have reached.
     ///
     /// # Errors
-    /// It is an older copy, was given up, or is not the one that the pool is recorded with.
+    /// It is an older copy, was given up, or is not the recorded cache of the pool.
     pub(crate) fn open(&self, superblock: &Superblock, specs: &[CacheSpec]) -> Result<CacheMark, RunError> {
         let own = cache_record(self.state_dir, superblock.uuid)?;
         let path = specs.first().map_or_else(String::new, |spec| spec.path.display().to_string());
@@ -431,17 +431,17 @@ impl Permit<'_> {
         Ok(own.map_or_else(CacheMark::default, |own| own.mark()))
     }
 
-    /// Caches that failed, and of which nothing is lost (any more): their volumes went on without
-    /// them, so another one may take their place. So it is when a daemon was killed while it
-    /// replaced one, between the making of the new one and its record.
+    /// Failed caches without remaining lost data: their volumes went on without them, so another
+    /// cache may replace them. A daemon that was killed while it replaced a cache, after it created
+    /// the new one and before it recorded it, leaves this state.
     fn spent(&self) -> Vec<String> {
-        // One whose record cannot be read is no such cache; whoever opens a pool is told.
+        // A cache whose record cannot be read is not included; opening a pool reports it.
         let failed = LossRecord::all(&MayWait::here(), self.state_dir).unwrap_or_default();
         let spent = failed.into_iter().filter(|record| record.lost_bytes() == 0);
         spent.map(|record| record.cache_uuid).collect()
     }
 
-    /// Recorded caches that are not `own`, and that the operator has not agreed to give up for it.
+    /// Recorded caches other than `own` that the operator has not agreed to give up for it.
     fn in_the_way<'r>(
         &self,
         records: &'r [CacheRecord],
@@ -460,8 +460,8 @@ impl Permit<'_> {
             .into_iter()
     }
 
-    /// Recorded caches whose place another one takes: of this pool, or, if `own` is not known to be
-    /// elsewhere, on these devices.
+    /// Recorded caches that this one replaces: those of this pool, or, unless `own` is known to be
+    /// elsewhere, those on these devices.
     fn others<'r>(
         &self,
         records: &'r [CacheRecord],
@@ -474,8 +474,8 @@ impl Permit<'_> {
         let named = |record: &CacheRecord| self.pool.is_some() && record.pool.as_deref() == self.pool;
         let found: Vec<_> = records
             .iter()
-            // The configuration names the pool of one that is leaving no more, or its start has
-            // said that it stays.
+            // Leaving caches are excluded: the configuration no longer names the pool, else the
+            // start has recorded that it stays.
             .filter(|record| record.standing == Standing::Current && record.leaving.is_none() && !settled)
             .filter(|record| own.is_none_or(|own| own.cache_uuid != record.cache_uuid))
             .filter(|record| named(record) || known.is_none() && place(record))
@@ -516,11 +516,11 @@ impl Permit<'_> {
         }
     }
 
-    /// Takes the place of the recorded caches that are in it, and records this one, durably. Before
-    /// anything is acknowledged.
+    /// Gives up the recorded caches that this one replaces, and records this one, durably. Called
+    /// before anything is acknowledged.
     ///
     /// # Errors
-    /// It cannot be recorded, or somebody has a copy of the same cache open.
+    /// It cannot be recorded, or another process has a copy of the same cache open.
     pub fn enter(
         &self,
         may_wait: &MayWait,
@@ -550,7 +550,7 @@ impl Permit<'_> {
         let spent = if self.consent == Consent::None { self.spent() } else { Vec::new() };
         let gives_way =
             |other: &&CacheRecord| self.consent != Consent::None || spent.contains(&other.cache_uuid);
-        // First: two that are current would be two histories of one pool.
+        // First: two current caches would be two histories of one pool.
         for other in self.others(&records, own.as_ref().or(Some(&fresh)), specs).filter(gives_way) {
             let given_up =
                 CacheRecord { standing: Standing::GivenUp, recorded_unix_s: unix_s(), ..other.clone() };
@@ -558,7 +558,7 @@ impl Permit<'_> {
         }
         let record = match (record.store(may_wait, self.state_dir), own) {
             (Ok(()), _) => record,
-            // As after a crash: it is behind, and says all that it must.
+            // As after a crash: the record is behind, and has all that it must have.
             (Err(_), Some(own)) if own.is_in_use_as(&record) => own,
             (Err(error), _) => return Err(failed(error)),
         };
@@ -568,7 +568,7 @@ impl Permit<'_> {
     }
 }
 
-/// A cache that is below its record.
+/// The error for a cache that is below its record.
 fn older(path: &str, generation: u64, own: &CacheRecord, state_dir: &Path) -> RunError {
     RunError::failed(
         MessageId::CacheOlderCopy,
@@ -580,7 +580,7 @@ fn older(path: &str, generation: u64, own: &CacheRecord, state_dir: &Path) -> Ru
     )
 }
 
-/// What to do with a cache that has less than its record says.
+/// Hint for a cache that is below its record.
 pub(crate) fn older_hint(path: &str, record: &Path) -> String {
     let (path, record) = (quoted(path), quoted(record));
     format!(
@@ -589,7 +589,7 @@ pub(crate) fn older_hint(path: &str, record: &Path) -> String {
     )
 }
 
-/// Whether a record can be written: a trial, durable as a record is.
+/// Checks that a record can be written, with a trial file as durable as a record.
 ///
 /// # Errors
 /// It cannot.
@@ -606,7 +606,7 @@ pub fn check_writable(may_wait: &MayWait, state_dir: &Path) -> Result<(), RunErr
     })
 }
 
-/// Where the record of a cache is.
+/// Path of the record of a cache.
 pub(crate) fn record_path(state_dir: &Path, cache: CacheUuid) -> PathBuf {
     path_of(state_dir, &hex(&cache.0))
 }
@@ -615,7 +615,7 @@ fn unknown(superblock: &Superblock) -> CacheRecord {
     unknown_of(superblock.uuid)
 }
 
-/// A record of a cache of which nothing is known.
+/// The record of a cache of which nothing is known.
 fn unknown_of(cache: CacheUuid) -> CacheRecord {
     CacheRecord {
         version: VERSION,
@@ -635,7 +635,7 @@ fn unknown_of(cache: CacheUuid) -> CacheRecord {
 fn with(record: CacheRecord, facts: &Facts) -> CacheRecord {
     CacheRecord {
         devices: facts.devices.iter().map(|path| absolute(path)).collect(),
-        // It only rises: facts may come late.
+        // It only rises: facts can arrive late.
         generation: record.generation.max(facts.mark.generation),
         flushed: std::array::from_fn(|stream| record.flushed[stream].max(facts.mark.flushed[stream])),
         dirty_bytes: facts.dirty_bytes,
@@ -653,7 +653,7 @@ fn lock(state_dir: &Path, cache: CacheUuid) -> Result<File, RunError> {
             UNWRITABLE,
         )
     };
-    // One that is there need not be written: the state directory may be read-only just now.
+    // An existing file need not be written: the state directory can be read-only at present.
     let file = match File::open(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             make_folder(&state_dir.join(FOLDER)).map_err(failed)?;
@@ -679,7 +679,7 @@ fn lock(state_dir: &Path, cache: CacheUuid) -> Result<File, RunError> {
     }
 }
 
-/// Which process has locked a file, as far as the kernel tells: `/proc/locks` (proc(5)).
+/// The process that has locked a file, as far as `/proc/locks` shows it (proc(5)).
 fn holder(file: &File, path: &Path) -> String {
     let inode = file.metadata().map_or(0, |metadata| metadata.ino());
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -699,23 +699,22 @@ fn holder(file: &File, path: &Path) -> String {
     }
 }
 
-/// How a cache is just now.
+/// Current facts about a cache.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Facts {
-    /// What it holds durably.
+    /// Its durable state.
     pub(crate) mark: CacheMark,
-    /// Bytes that only it has; with those that it cannot give back, of which it must not be
-    /// forgotten that they are lost.
+    /// Dirty bytes, lost ones included: the record must keep that they are lost.
     pub(crate) dirty_bytes: u64,
     /// Its devices.
     pub(crate) devices: Vec<PathBuf>,
 }
 
-/// The record of a cache that is open.
+/// The record of an open cache.
 #[derive(Debug)]
 pub struct Entry {
     state_dir: PathBuf,
-    /// What `record` returns. `kept` is locked as long as the file system does not answer.
+    /// The value that `record` returns. `kept` stays locked while the file system does not answer.
     last: Mutex<CacheRecord>,
     kept: Mutex<Kept>,
 }
@@ -723,14 +722,14 @@ pub struct Entry {
 #[derive(Debug)]
 struct Kept {
     record: CacheRecord,
-    /// It was closed: nothing that comes late counts.
+    /// The cache was closed: late facts are ignored.
     ended: bool,
-    /// Nobody else has a copy of the cache open.
+    /// Keeps other processes from opening a copy of the cache.
     lock: Option<File>,
 }
 
 impl Entry {
-    /// What was recorded last.
+    /// The last record.
     pub fn record(&self) -> CacheRecord {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -740,15 +739,15 @@ impl Entry {
         kept.record = record;
     }
 
-    /// Records how the cache is now, durably, if that has changed.
+    /// Records the current facts of the cache, durably, if they have changed.
     ///
     /// # Errors
-    /// A sentence for people; the record is what it was.
+    /// An error message for the operator; the record is unchanged.
     pub fn raise(&self, may_wait: &MayWait, facts: &Facts) -> Result<(), String> {
         self.change(may_wait, false, |record| with(record, facts))
     }
 
-    /// As [`Entry::raise`], and the cache is closed.
+    /// As [`Entry::raise`], and records that the cache is closed.
     ///
     /// # Errors
     /// As [`Entry::raise`].
@@ -778,10 +777,11 @@ impl Entry {
         Ok(())
     }
 
-    /// Its pool is about to be taken out of the configuration, or stays after all (`None`).
+    /// Records that its pool is about to be removed from the configuration, or stays after all
+    /// (`None`).
     ///
     /// # Errors
-    /// A sentence for people; the record is what it was.
+    /// An error message for the operator; the record is unchanged.
     pub fn set_leaving(&self, may_wait: &MayWait, leaving: Option<Leaving>) -> Result<(), String> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let new = CacheRecord { leaving, ..kept.record.clone() };
@@ -790,10 +790,10 @@ impl Entry {
         Ok(())
     }
 
-    /// Its pool was removed, after it was closed: see [`CacheRecord::remove`].
+    /// Records that its pool was removed, after the cache was closed: see [`CacheRecord::remove`].
     ///
     /// # Errors
-    /// A sentence for people.
+    /// An error message for the operator.
     pub fn remove(&self, may_wait: &MayWait, erased: bool) -> Result<(), String> {
         self.record().remove(may_wait, &self.state_dir, erased)
     }

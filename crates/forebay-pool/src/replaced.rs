@@ -1,21 +1,22 @@
-//! Devices that hold a copy of a part of a cache and must not be taken for it: the old one of a
-//! pair of which the new one took over, or the new one if it did not.
+//! Devices that hold a copy of a part of a cache and must not be taken for it: the old device of a
+//! pair after the new one took over, or the new one if it did not.
 //!
-//! `STATE_DIR/replaced/POOL.json` lists such pairs from before the first byte is written to the new
-//! device until the one that does not count was erased. The configuration says which one counts:
-//! it is changed in one step, when both have everything. So whatever is killed when, the next start
-//! knows which one to erase. If the pool then cannot go over to the new one, and the configuration
-//! cannot be changed back either, the list says that the old one counts.
+//! `STATE_DIR/replaced/POOL.json` lists such pairs, from before the first byte is written to the
+//! new device until the stale one has been erased. The configuration decides which one is stale: it
+//! is changed in one step, when both devices are complete. So after a crash at any instant the next
+//! start knows which one to erase. If the pool then cannot switch to the new device, and the
+//! configuration cannot be changed back either, the list records that the old one is current.
 //!
-//! - Nothing is erased that does not say itself that it is of this cache.
-//! - Nothing is erased that the configuration names, but the new device of a pair whose old one it
-//!   names too, and that has not taken over: the last device of a pool, which is to take the place
-//!   of another one.
+//! - A device is erased only if its own metadata names this cache.
+//! - A device that the configuration names is never erased, with one exception: the new device of a
+//!   pair whose old one it names too, and that has not taken over. It is the last device of a pool,
+//!   and was meant to replace another one.
 //! - A pool is not opened with an old device in place of the one that took over from it.
-//! - A device that is not there stays on the list: it may come back. One that joins a pool again is
-//!   taken off it before.
-//! - A device that could not be erased may be found by another host, which has not this list. So
-//!   the pool changes until nobody believes it ([`believed`]), and that is noted here.
+//! - A missing device stays on the list: it can reappear. A device that rejoins a pool is removed
+//!   from the list first.
+//! - A device that could not be erased can be found by another host, which does not have this list.
+//!   So the pool changes until no start accepts the device ([`believed`]), and that is recorded
+//!   here.
 
 use crate::cache_device::{device_error, is_same};
 use crate::durable;
@@ -40,11 +41,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 const FOLDER: &str = "replaced";
-/// A device that does not count has so long at a start.
+/// Time for a stale device at a start.
 const EACH_WITHIN: Duration = Duration::from_secs(10);
 const VERSION: u32 = 1;
 
-/// A device that is to take the place of another one, or has.
+/// A device that will replace another one, or has.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pair {
@@ -53,20 +54,20 @@ pub struct Pair {
     new: PathBuf,
     /// The configuration has named the new one.
     took_over: bool,
-    /// No start believes the device that does not count, on whatever host.
+    /// No start accepts the stale device, on any host.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     left_behind: bool,
-    /// The new one has not taken over, and the configuration names it all the same: it could not be
-    /// changed back.
+    /// The new one has not taken over, but the configuration names it: it could not be changed
+    /// back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     old_counts: bool,
-    /// So much of the old one is the cache's, from its beginning.
+    /// Number of bytes at the beginning of the old one that belong to the cache.
     #[serde(default)]
     used_bytes: u64,
 }
 
 impl Pair {
-    /// Of one cache, which has so much of the old device.
+    /// A pair of one cache, with the number of bytes that it uses of the old device.
     #[must_use]
     pub fn new(cache: CacheUuid, (old, used_bytes): (&Path, u64), new: &Path) -> Self {
         Self {
@@ -80,14 +81,14 @@ impl Pair {
         }
     }
 
-    /// The configuration has named the new one.
+    /// The pair after the configuration has named the new one.
     #[must_use]
     pub fn after_take_over(self) -> Self {
         Self { took_over: true, ..self }
     }
 
-    /// A device that leaves a pool which lies on `stays` from now on: it is to be erased, unless
-    /// the configuration names it again. The superblock does not list its tag any more.
+    /// A device that leaves a pool, which is on `stays` from now on: it is erased, unless the
+    /// configuration names it again. The superblock no longer lists its tag.
     #[must_use]
     pub fn given_up(cache: CacheUuid, leaves: (&Path, u64), stays: &Path) -> Self {
         Self { took_over: true, left_behind: true, ..Self::new(cache, leaves, stays) }
@@ -99,13 +100,13 @@ impl Pair {
             && is_place(&self.new, &other.new)
     }
 
-    /// The device that does not count.
+    /// The stale device.
     #[must_use]
     pub fn leaves(&self) -> &Path {
         if self.took_over { &self.old } else { &self.new }
     }
 
-    /// The device that counts.
+    /// The current device.
     #[must_use]
     pub fn stays(&self) -> &Path {
         if self.took_over { &self.new } else { &self.old }
@@ -158,8 +159,8 @@ fn write(may_wait: &MayWait, state_dir: &Path, pool: &str, pairs: Vec<Pair>) -> 
     })
 }
 
-/// Changes the list of a pool. Those who do that at the same time, such as a job that erases a
-/// device and an operator who adds one, follow each other.
+/// Changes the list of a pool. Concurrent changes, such as by a job that erases a device and by an
+/// operator who adds one, are serialized.
 fn change(
     may_wait: &MayWait,
     state_dir: &Path,
@@ -189,16 +190,16 @@ pub fn add(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair) -> Res
     })
 }
 
-/// The configuration names the new device of a pair.
+/// Records that the configuration names the new device of a pair.
 ///
 /// # Errors
-/// The list cannot be read or written; the next start knows it from the configuration.
+/// The list cannot be read or written; the next start learns it from the configuration.
 pub fn took_over(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair) -> Result<(), RunError> {
     add(may_wait, state_dir, pool, &Pair { took_over: true, ..pair.clone() })
 }
 
-/// The new device of a pair has not taken over, and the configuration names it: the next start
-/// refuses that, and erases neither.
+/// Records that the new device of a pair has not taken over although the configuration names it:
+/// the next start refuses that, and erases neither.
 ///
 /// # Errors
 /// The list cannot be read or written.
@@ -206,19 +207,18 @@ pub fn old_counts(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair)
     add(may_wait, state_dir, pool, &Pair { old_counts: true, ..pair.clone() })
 }
 
-/// No start believes the device of a listed pair that does not count any more, wherever it is
-/// found.
+/// Records that no start accepts the stale device of a listed pair, on any host.
 ///
 /// # Errors
-/// The list cannot be read or written; the next start does it again.
+/// The list cannot be read or written; the next start repeats it.
 pub fn left_behind(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair) -> Result<(), RunError> {
     change(may_wait, state_dir, pool, |pairs| {
         pairs.iter_mut().filter(|other| other.is_of(pair)).for_each(|other| other.left_behind = true);
     })
 }
 
-/// Pairs of a pool that is open on these devices, and has yet to change so that nobody believes the
-/// one that does not count and could not be erased.
+/// Pairs of a pool that is open on these devices, with a stale device that could not be erased and
+/// that a start could still accept.
 ///
 /// # Errors
 /// The list cannot be read.
@@ -228,7 +228,7 @@ pub fn believed(state_dir: &Path, pool: &str, specs: &[CacheSpec]) -> Result<Vec
     Ok(pairs.filter(|pair| !pair.left_behind && is_named(pair.stays())).collect())
 }
 
-/// The device of a pair that does not count was erased.
+/// Removes a pair whose stale device was erased.
 ///
 /// # Errors
 /// The list cannot be read or written.
@@ -236,7 +236,7 @@ pub fn remove(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair) -> 
     change(may_wait, state_dir, pool, |pairs| pairs.retain(|other| !other.is_of(pair)))
 }
 
-/// A device is about to join the pool: nobody may erase it any more.
+/// Removes a device that is about to join the pool from the list, so that it is not erased.
 ///
 /// # Errors
 /// The list cannot be read or written.
@@ -248,12 +248,13 @@ fn is_place(a: &Path, b: &Path) -> bool {
     a == b || is_same(a, b)
 }
 
-/// Before a pool is opened on these devices: erases what was left over when its daemon was killed
-/// in the middle of a replacement, or could not be erased then. Gives a line for each.
+/// Runs before a pool is opened on these devices: erases stale devices that remained when the
+/// daemon was killed in the middle of a replacement, or that could not be erased then. Returns a
+/// line for each.
 ///
 /// # Errors
-/// The configuration names a new device that has not everything, or an old one in place of the one
-/// that took over from it, or the list cannot be read.
+/// The configuration names an incomplete new device, or an old one in place of the one that took
+/// over from it, or the list cannot be read.
 pub fn settle(
     may_wait: &MayWait,
     state_dir: &Path,
@@ -291,7 +292,7 @@ pub fn settle(
     Ok(notes)
 }
 
-/// What has become of a pair at a start.
+/// The state of a pair after a start.
 struct Settled {
     took_over: bool,
     /// It stays on the list.
@@ -328,16 +329,16 @@ impl Pair {
                     format!("put {} back into the devices of pool {pool}", pair.new.display()),
                 ));
             }
-            return settled(false, None); // it has come back into the pool
+            return settled(false, None); // it has rejoined the pool
         }
         let leaves = pair.leaves();
         if !pair.took_over && !old || !leaves.exists() {
-            // Both have other names by now, or none; or it is not there.
+            // Neither is named (both can have other names by now), or the device is missing.
             return settled(true, None);
         }
         match erase_at(may_wait, leaves, &pair) {
             Ok(true) => settled(false, Some(format!("{} {}: it is erased", leaves.display(), pair.why()))),
-            Ok(false) => settled(false, None), // it is something else by now
+            Ok(false) => settled(false, None), // it has other content by now
             Err(error) => {
                 let why = pair.why();
                 settled(true, Some(format!("{} {why}, and cannot be erased: {error}", leaves.display())))
@@ -349,8 +350,8 @@ impl Pair {
         if self.took_over { "was replaced" } else { "was to replace another device, and has not" }
     }
 
-    /// The device that does not count hangs, as it seems. That is no reason not to open a pool
-    /// whose configuration names the other one, by the same path.
+    /// The stale device seems to hang. A pool whose configuration names the current one, by the
+    /// same path, is opened nevertheless.
     fn does_not_answer(&self, stays: bool) -> Result<String, RunError> {
         let what = format!("{} {}, and does not answer", self.leaves().display(), self.why());
         if stays {
@@ -379,8 +380,8 @@ fn erase_at(may_wait: &MayWait, path: &Path, pair: &Pair) -> Result<bool, RunErr
     erase(may_wait, opened, pair).map_err(device_error)
 }
 
-/// Has a device of a cache that nobody has open any more forget that it is one; true if it was. One
-/// that was being filled says so afterwards, so that it can be taken again without a question.
+/// Erases the metadata of a device whose cache is not open; true if it belonged to the cache. A
+/// device that was being filled is marked so that it can be reused without confirmation.
 ///
 /// # Errors
 /// It cannot be written.
@@ -391,7 +392,7 @@ fn erase(may_wait: &MayWait, mut device: Device, pair: &Pair) -> Result<bool, De
     if pair.took_over {
         return give_up(may_wait, &mut device, pair.used_bytes).map(|()| true);
     }
-    // Behind the head lies what was copied: nobody looks there as long as the head says so.
+    // Behind the head are copied data, which is never read while the head has this mark.
     let mut bytes = vec![0; forebay_core::device_copy::HEAD_BYTES as usize];
     let mark = being_made();
     bytes[..mark.len().min(BLOCK_BYTES)].copy_from_slice(&mark);
@@ -400,15 +401,15 @@ fn erase(may_wait: &MayWait, mut device: Device, pair: &Pair) -> Result<bool, De
     Ok(true)
 }
 
-/// As [`settle`], of one device of a pair that has just left its pool.
+/// As [`settle`], for one device of a pair that has just left its pool.
 ///
 /// # Errors
-/// It cannot be written; the list has it still, and the next start tries again.
+/// It cannot be written; it stays on the list, and the next start tries again.
 pub fn erase_left(may_wait: &MayWait, device: Device, pair: &Pair) -> Result<(), RunError> {
     erase(may_wait, device, pair).map(drop).map_err(device_error)
 }
 
-/// As [`erase_left`], where the pool has let the device go.
+/// As [`erase_left`], after the pool has closed the device.
 ///
 /// # Errors
 /// As [`erase_left`], or it cannot be opened.
@@ -478,13 +479,13 @@ mod tests {
         settle(&may_wait, &state, "p", &both).unwrap();
         assert!(has_header(&old) && is_begun(&new), "the old one is named: nothing took over");
 
-        // It took over, and the old one is in the pool again.
+        // It took over, and the old one has rejoined the pool.
         set_up();
         took_over(&may_wait, &state, "p", &pair).unwrap();
         assert_eq!(settle(&may_wait, &state, "p", &both).unwrap(), [""; 0]);
         assert!(has_header(&old) && has_header(&new) && !path_of(&state, "p").exists());
 
-        // It took over, and the old one, which was not erased, is named in its place.
+        // It took over, and the configuration names the old one, not erased, in its place.
         set_up();
         took_over(&may_wait, &state, "p", &pair).unwrap();
         let refused = settle(&may_wait, &state, "p", &specs(&old)).unwrap_err().to_string();
@@ -500,14 +501,14 @@ mod tests {
         let notes = settle(&may_wait, &state, "p", &specs(&old)).unwrap();
         assert!(notes.len() == 1 && has_header(&old) && is_begun(&new), "{notes:?}");
 
-        // What joins is taken off the list, whatever it was there for.
+        // A device that joins is removed from the list, for any reason that it was there.
         set_up();
         forget(&may_wait, &state, "p", &old).unwrap();
         assert!(path_of(&state, "p").exists(), "the new one is still to be erased");
         forget(&may_wait, &state, "p", &new).unwrap();
         assert!(!path_of(&state, "p").exists());
 
-        // Neither is named: nobody knows which one counts.
+        // Neither is named: which one is current is unknown.
         set_up();
         let other = specs(&file(dir, "other"));
         assert_eq!(settle(&may_wait, &state, "p", &other).unwrap(), [""; 0]);
@@ -533,7 +534,7 @@ mod tests {
             "the new one may have everything, and has vanished"
         );
         assert_eq!(stays(&dir.join("other")), [""; 0].map(PathBuf::from), "nobody knows which one counts");
-        // Killed before it was noted that the new one has taken over: the configuration says it.
+        // Killed before the take-over was recorded: the configuration shows it.
         assert_eq!(stays(&new), std::slice::from_ref(&new));
         left_behind(&may_wait, &state, "p", &pair).unwrap();
         assert_eq!(stays(&new), [""; 0].map(PathBuf::from));
@@ -561,7 +562,7 @@ mod tests {
         member(&old, CacheUuid([8; 16]));
         assert_eq!(settle(&may_wait, &state, "p", &specs).unwrap(), [""; 0]);
         assert!(has_header(&old) && !path_of(&state, "p").exists());
-        // The new one is named, and was never filled: the old one is what there is.
+        // The new one is named, and was never filled: only the old one has the data.
         member(&old, CACHE);
         open(&new).write_at(0, &vec![0; BLANK_BYTES]).unwrap();
         begin_on(&may_wait, &open(&new)).unwrap();

@@ -1,9 +1,9 @@
-//! Files that hold secrets or certificates: they are checked before they are believed.
+//! Files that hold secrets or certificates: they are checked before they are used.
 //!
 //! Invariants
-//! - A file with a secret that everybody may use is refused.
-//! - What is in such a file is in no error.
-//! - Nothing is waited for: only regular files are read, and a FIFO does not hold up who opens it.
+//! - A file with a secret that all users may access is refused.
+//! - The content of such a file is in no error.
+//! - Opening never waits: only regular files are read, and a FIFO does not block the caller.
 
 use rustix::fs::OFlags;
 use std::fs::File;
@@ -19,26 +19,26 @@ pub const TOKEN_BYTES_MAX: usize = 1024;
 /// Largest file of a certificate or key, in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
-/// Why a file of the API over TCP cannot be used.
+/// Reason why a secret or certificate file cannot be used.
 #[derive(Debug, Error)]
 #[error("{path}: {problem}", path = path.display())]
 pub struct FileError {
-    /// Which file.
+    /// Its path.
     pub path: PathBuf,
-    /// What is wrong with it, and what to do.
+    /// The problem, and what to do.
     pub problem: FileProblem,
 }
 
-/// What can be wrong with such a file.
+/// Problem with such a file.
 #[derive(Debug, Error)]
 pub enum FileProblem {
-    /// The system says so.
+    /// An error of the operating system.
     #[error("cannot be read: {0}")]
     System(#[from] io::Error),
-    /// A FIFO, a socket, a device or a folder.
+    /// A FIFO, a socket, a device or a directory.
     #[error("not a regular file")]
     NotAFile,
-    /// Others may read or change it.
+    /// Other users can read or change it.
     #[error(
         "everybody on this machine may use it (mode {mode:04o}): chmod o= it, and make a new secret if it was not so before"
     )]
@@ -46,7 +46,7 @@ pub enum FileProblem {
         /// Its permissions.
         mode: u32,
     },
-    /// Far too much.
+    /// It is far too large.
     #[error("larger than {0} bytes: this cannot be the right file")]
     TooLarge(u64),
     /// Too short, or not printable.
@@ -57,7 +57,7 @@ pub enum FileProblem {
     /// The same token for both levels.
     #[error("the same token as the other one: whoever may look could change things")]
     SameToken,
-    /// Not what TLS needs.
+    /// It is not in the form that TLS needs.
     #[error("{0}")]
     Tls(String),
 }
@@ -72,7 +72,7 @@ pub fn read_secret(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
 fn open_regular(path: &Path) -> Result<File, FileProblem> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
-    // Of the file that is open, not of one that takes its name meanwhile.
+    // Of the open file, not of one that takes its name meanwhile.
     if file.metadata()?.is_file() { Ok(file) } else { Err(FileProblem::NotAFile) }
 }
 

@@ -1,5 +1,5 @@
-//! Writing the settings of a pool onto its cache, once that is closed: the last step of an export
-//! but for the configuration.
+//! Writing the settings of a pool onto its closed cache: the last step of an export before the
+//! change of the configuration.
 
 use crate::cache_device::{device_error, waiting_for_lock};
 use crate::error::RunError;
@@ -15,10 +15,10 @@ use forebay_offline::device::{Found, look};
 use forebay_offline::key::unlock;
 use std::path::PathBuf;
 
-/// Whether a text fits, asked before anything is stopped for it.
+/// Checks that a text fits, before anything is stopped for it.
 ///
 /// # Errors
-/// It does not.
+/// It does not fit.
 pub fn check_length(text: &str) -> Result<(), RunError> {
     let len = text.len();
     if len <= SETTINGS_TEXT_MAX {
@@ -34,8 +34,8 @@ pub fn check_length(text: &str) -> Result<(), RunError> {
     ))
 }
 
-/// Writes the settings onto the first of the devices of a closed cache, or onto each of a mirrored
-/// one that counts, signed with the key of an encrypted one.
+/// Writes the settings onto the first device of a closed cache, or onto each current device of a
+/// mirrored one, signed with the key of an encrypted one.
 ///
 /// # Errors
 /// The cache was not closed in an orderly way, the key is not its key, or a device cannot be
@@ -57,7 +57,7 @@ pub fn write(
                 Found::Cache(superblock) if superblock.uuid == cache => found.push((device, *superblock)),
                 _ => {}
             },
-            // One of a mirrored cache that is out may be gone.
+            // A device of a mirrored cache that is out can be missing.
             Err(error) => failed = Some(error),
         }
     }

@@ -1,7 +1,7 @@
 //! Paths in the commands of messages, which are copied into a shell.
 //!
-//! Invariant: what a shell reads is the one path, whatever characters it has. `rm` of an unquoted
-//! path with a blank would remove another file.
+//! Invariant: the shell reads exactly this one path, with any characters. `rm` of an unquoted path
+//! with a blank would remove another file.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Work that may wait for somebody else's file system or device, even for ever. A thread of its own
-//! does it, and is waited for only so long.
+//! Work that may wait for another party's file system or device, even forever. It runs on a thread
+//! of its own, and the caller waits only for a limited time.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,10 +13,10 @@ use thiserror::Error;
 
 use crate::may_wait::MayWait;
 
-/// Why there is no result.
+/// Reason why there is no result.
 #[derive(Debug, Error)]
 pub enum Undone {
-    /// It takes longer, or an earlier attempt at the same place does. It may still be done.
+    /// It takes longer, or an earlier attempt at the same place does. It can still complete later.
     #[error("it does not answer")]
     Late,
     /// There is no thread for it. It was not begun.
@@ -25,7 +25,7 @@ pub enum Undone {
 }
 
 impl Undone {
-    /// The error for who has asked: `late` if it takes too long.
+    /// The error for the caller: `late` if it takes too long.
     pub fn or(self, late: impl FnOnce() -> AdminError) -> AdminError {
         match self {
             Self::Late => late(),
@@ -34,11 +34,10 @@ impl Undone {
     }
 }
 
-/// Does `work` on a thread of its own and gives its result. What it comes to later is dropped
-/// there.
+/// Runs `work` on a thread of its own and returns its result. A late result is dropped there.
 ///
 /// # Errors
-/// It takes longer. Or there is no thread: nothing could be left behind then, so nothing is begun.
+/// It takes longer. Or there is no thread: then nothing is begun.
 pub fn within<T: Send + 'static>(
     timeout: Duration,
     name: &str,
@@ -51,8 +50,8 @@ pub fn within<T: Send + 'static>(
     wait.recv_timeout(timeout).map_err(|_| Undone::Late)
 }
 
-/// Places that threads wait for. As long as one hangs the same place is not asked again: so there
-/// is one thread for each.
+/// Places that threads wait for. While a thread hangs at a place no other is started for it: so
+/// there is at most one thread for each place.
 #[derive(Clone, Debug, Default)]
 pub struct Places(Arc<Mutex<BTreeSet<PathBuf>>>);
 
@@ -66,10 +65,10 @@ impl Drop for Visit {
 }
 
 impl Places {
-    /// As [`within`], for what waits for `place`.
+    /// As [`within`], for work that waits for `place`.
     ///
     /// # Errors
-    /// As there. It is late also if an earlier thread still waits.
+    /// As there. It is late also while an earlier thread still waits.
     pub fn within<T: Send + 'static>(
         &self,
         place: &Path,
@@ -77,7 +76,7 @@ impl Places {
         work: impl FnOnce(&MayWait) -> T + Send + 'static,
     ) -> Result<T, Undone> {
         if !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(place.to_owned()) {
-            let_go(work); // what it holds may have to wait as well
+            let_go(work); // dropping its content can also block
             return Err(Undone::Late);
         }
         let visit = Visit(self.clone(), place.to_owned());
@@ -89,17 +88,17 @@ impl Places {
     }
 }
 
-/// What could not be let go, as there was no thread for it.
+/// Values that could not be dropped for want of a thread.
 static KEPT: Mutex<Vec<Box<dyn Send>>> = Mutex::new(Vec::new());
 
-/// Drops something on a thread of its own: closing a file may have to wait for who serves it. As
-/// long as there is no thread it is kept, until the next of these calls.
+/// Drops a value on a thread of its own, because closing a file can wait for its server. If there
+/// is no thread, keeps it until the next of these calls.
 pub(crate) fn let_go<T: Send + 'static>(what: T) {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(what));
     let_go_again();
 }
 
-/// Drops what was kept.
+/// Drops the kept values.
 fn let_go_again() {
     let all = std::mem::take(&mut *KEPT.lock().unwrap_or_else(PoisonError::into_inner));
     if all.is_empty() {
@@ -110,7 +109,7 @@ fn let_go_again() {
     }
 }
 
-/// Has a thread use something, which comes back if there is none.
+/// Runs a function on a value in a thread of its own; returns the value if there is no thread.
 pub(crate) fn spawn_or_return<T: Send + 'static>(
     name: &str,
     what: T,

@@ -1,23 +1,23 @@
-//! Making, finding again and removing the block device of a volume, and its name.
+//! Creating, recovering and removing the block device of a volume, and its name.
 //!
-//! Everything here may wait, so it belongs on threads that may. The order of making one:
+//! All functions here may wait, so they run on threads that may. The steps of creation:
 //!
-//! 1. [`prepare`] makes the device, or finds the one that an earlier process left.
-//! 2. Its channel goes to the pool's thread, which asks for a request of each tag.
-//! 3. [`Prepared::start`] gives the device its name, and lets requests come. The kernel announces
-//!    the device then, and udev finds the name (`forebay ublk name`).
+//! 1. [`prepare`] creates the device, or finds the one that an earlier process left.
+//! 2. Its channel goes to the pool's thread, which fetches a request of each tag.
+//! 3. [`Prepared::start`] names the device and starts it. The kernel announces the device then, and
+//!    udev looks up the name (`forebay ublk name`).
 //!
-//! Whose device it is: the kernel keeps 64 bits with each device that its maker gave it. Ours are
-//! [`mark`]: 16 bits that say Forebay, and 48 of a hash over the identity of the volume (128 random
-//! bits, which the cache has) and the name. A device is taken over only if it has the mark of this
-//! volume and name, and if its server is gone. Nothing is noted outside of the kernel, so nothing
-//! can be out of step with it: a restart of the machine takes the devices away, and a lost state
-//! directory does no harm.
+//! Ownership: the kernel keeps 64 bits with each device for its creator. Forebay stores a [`mark`]
+//! there: 16 bits that identify Forebay, and 48 bits of a hash over the identity of the volume (128
+//! random bits, which the cache has) and the name. A device is taken over only if it has the mark
+//! of this volume and name, and if its server has ended. There is no record outside of the kernel,
+//! so none can disagree with it: a reboot removes the devices, and a lost state directory does no
+//! harm.
 //!
-//! Names are symbolic links in [`FOLDER`]. One is replaced only if it leads to no device, or to a
-//! device of the same mark; anything else keeps the name, also a device that waits for its daemon.
-//! They are as udev makes links (`../ublkbN`): it has the same one, so that systemd knows the name.
-//! Earlier versions made `/dev/ublkbN`.
+//! Names are symbolic links in [`FOLDER`]. A link is replaced only if it leads to no device, or to
+//! a device with the same mark; anything else keeps the name, including a device that waits for its
+//! daemon. Links have the form that udev uses (`../ublkbN`): it has the same one, so that systemd
+//! knows the name. Earlier versions wrote `/dev/ublkbN`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,17 +28,17 @@ use forebay_io::ublk::{Channel, Claim, Control, DeviceInfo, State, Wanted};
 
 use crate::may_wait::MayWait;
 
-/// Where names are.
+/// Directory of the names.
 pub const FOLDER: &str = "/dev/forebay";
-/// The kernel clears up after a server that died, and after a device that was removed, for so long
-/// at most;
+/// Maximum time in which the kernel cleans up after a dead server, and after the removal of a
+/// device;
 const CLEAR_TIMEOUT: Duration = Duration::from_secs(10);
-/// this often is looked.
+/// interval of the checks for that.
 const CLEAR_LOOK: Duration = Duration::from_millis(20);
 /// `FB`, in the upper bits of a mark.
 const MARK_OURS: u64 = 0x4642 << 48;
 
-/// Tells the device of a volume and a name from all others.
+/// Identifies the device of a volume and a name.
 #[must_use]
 pub fn mark(volume: [u8; 16], name: &str) -> u64 {
     // FNV-1a of 64 bits.
@@ -49,33 +49,33 @@ pub fn mark(volume: [u8; 16], name: &str) -> u64 {
     MARK_OURS | hash >> 16
 }
 
-/// Forebay has made the device with this mark.
+/// True if Forebay has created the device with this mark.
 pub(crate) fn is_ours(mark: u64) -> bool {
     mark >> 48 == MARK_OURS >> 48
 }
 
-/// What a device is to be.
+/// Properties of a device to create.
 #[derive(Clone, Debug)]
 pub struct DeviceSpec {
     /// Its name below [`FOLDER`].
     pub name: String,
-    /// [`mark`].
+    /// Its [`mark`].
     pub mark: u64,
     /// Size of the volume.
     pub size_bytes: u64,
-    /// Logical block.
+    /// Logical block size.
     pub block_bytes: u32,
 }
 
-/// A device that is there.
+/// An existing device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UblkDevice {
     number: u32,
     name: String,
     block_bytes: u32,
-    /// It can change its size.
+    /// The kernel can resize it.
     pub can_resize: bool,
-    /// An earlier process had made it, and its users have waited for this one.
+    /// An earlier process created it, and its users have waited for this one.
     pub recovered: bool,
 }
 
@@ -88,10 +88,10 @@ pub struct Prepared {
     recovers: bool,
 }
 
-/// Makes a device, or finds the one that an earlier process left, and opens its channel.
+/// Creates a device, or finds the one that an earlier process left, and opens its channel.
 ///
 /// # Errors
-/// There is no ublk here, the name or the device belongs to somebody else, in words.
+/// There is no ublk here, or the name or the device has another owner: a message.
 pub fn prepare(_: &MayWait, spec: DeviceSpec) -> Result<(Prepared, Channel), String> {
     let mut control = Control::open().map_err(|error| error.to_string())?;
     name_is_free(&mut control, &spec)?;
@@ -120,15 +120,15 @@ pub fn prepare(_: &MayWait, spec: DeviceSpec) -> Result<(Prepared, Channel), Str
         Ok(channel) => Ok((Prepared { control, spec, number: info.number, recovers }, channel)),
         Err(error) => {
             if !recovers {
-                let _ = control.delete(info.number); // the error that is told is the first
+                let _ = control.delete(info.number); // the first error is returned
             }
             Err(error.to_string())
         }
     }
 }
 
-/// The device with this mark whose server is gone, ready to be taken over. Waits until the kernel
-/// has cleared up after that server.
+/// The device with this mark whose server has ended, ready to be taken over. Waits until the kernel
+/// has cleaned up after that server.
 fn leftover(control: &mut Control, mark: u64) -> Result<Option<DeviceInfo>, String> {
     let until = Instant::now() + CLEAR_TIMEOUT;
     loop {
@@ -142,8 +142,7 @@ fn leftover(control: &mut Control, mark: u64) -> Result<Option<DeviceInfo>, Stri
                 }
                 Err(error) => return Err(error.to_string()),
             },
-            // Its maker ended before it was started: there is nothing in it. Or it is being
-            // removed.
+            // Its creator ended before it was started: it is unused. Or it is being removed.
             State::Dead => match control.delete(info.number) {
                 Ok(()) => continue,
                 Err(error) => return Err(error.to_string()),
@@ -161,11 +160,10 @@ fn leftover(control: &mut Control, mark: u64) -> Result<Option<DeviceInfo>, Stri
 }
 
 impl Prepared {
-    /// Lets requests come, once the pool has asked for one of each tag, and gives the device its
-    /// name.
+    /// Starts the device, once the pool has fetched a request of each tag, and gives it its name.
     ///
     /// # Errors
-    /// In words; the device is removed then, unless it was there before.
+    /// A message; the device is removed then, unless it existed before.
     pub fn start(mut self, may_wait: &MayWait) -> Result<UblkDevice, String> {
         let number = self.number;
         let can_resize = self.control.can_resize();
@@ -176,7 +174,7 @@ impl Prepared {
             let started =
                 if self.recovers { self.control.end_recovery(number) } else { self.control.start(number) };
             let sized = started.and_then(|()| match (self.recovers, can_resize) {
-                // The volume may have got another size while nobody served the device.
+                // The volume was possibly resized while the device had no server.
                 (true, true) => self.control.set_size(number, self.spec.size_bytes, self.spec.block_bytes),
                 _ => Ok(()),
             });
@@ -193,16 +191,16 @@ impl Prepared {
         Ok(UblkDevice { number, name: spec.name, block_bytes: spec.block_bytes, can_resize, recovered })
     }
 
-    /// Nobody serves it: a device that was made for this goes away again.
+    /// Removes a device that [`prepare`] has created, because it gets no server.
     pub fn undo(mut self, _: &MayWait) {
         if !self.recovers {
-            let _ = self.control.delete(self.number); // what went wrong before is told
+            let _ = self.control.delete(self.number); // the earlier error is reported
         }
     }
 }
 
 impl UblkDevice {
-    /// One that an earlier process left.
+    /// A device that an earlier process left.
     pub(crate) fn without_server(number: u32, name: String) -> Self {
         Self { number, name, block_bytes: 512, can_resize: false, recovered: false }
     }
@@ -222,16 +220,16 @@ impl UblkDevice {
         self.number
     }
 
-    /// Removes it: whoever has it open meets errors. `claim` keeps others from it until then.
+    /// Removes it: programs that have it open get errors. `claim` keeps others from it until then.
     ///
     /// # Errors
-    /// In words.
+    /// A message.
     pub fn remove(&self, _: &MayWait, claim: Option<Claim>) -> Result<(), String> {
         unlink(&self.name, self.number);
         let mut control = Control::open().map_err(|error| error.to_string())?;
         let stopped = control.stop(self.number);
         let is_unused = claim.is_some();
-        drop(claim); // the device is not gone before everybody has closed it
+        drop(claim); // the device stays until all users have closed it
         let removed = stopped.and_then(|()| match is_unused {
             true => control.delete(self.number),
             false => control.delete_under_users(self.number),
@@ -244,38 +242,38 @@ impl UblkDevice {
         }
     }
 
-    /// The volume has another size.
+    /// Resizes the device after its volume.
     ///
     /// # Errors
-    /// In words.
+    /// A message.
     pub fn set_size(&self, _: &MayWait, size_bytes: u64) -> Result<(), String> {
         let changed = Control::open()
             .and_then(|mut control| control.set_size(self.number, size_bytes, self.block_bytes));
         changed.map_err(|error| error.to_string())
     }
 
-    /// There is such a block device.
+    /// True if the block device exists.
     pub(crate) fn is_there(&self) -> bool {
         Path::new(&format!("/dev/ublkb{}", self.number)).exists()
     }
 
-    /// Programs that have it open, as far as `/proc` tells.
+    /// Programs that have it open, as far as `/proc` shows.
     #[must_use]
     pub fn openers(&self, _: &MayWait) -> Vec<String> {
         openers(&format!("/dev/ublkb{}", self.number))
     }
 
-    /// Keeps others from mounting it or building on it; `None` if somebody has.
+    /// Keeps others from mounting it or building on it; `None` if it is in such use already.
     ///
     /// # Errors
-    /// In words.
+    /// A message.
     pub fn claim(&self, _: &MayWait) -> Result<Option<Claim>, String> {
         Claim::take(self.number).map_err(|error| error.to_string())
     }
 }
 
-/// Programs that have the device, or a partition of it, open. Not those of containers that call it
-/// otherwise.
+/// Programs that have the device, or a partition of it, open. Not those in containers that have
+/// another name for it.
 fn openers(node: &str) -> Vec<String> {
     let is_it = |target: &str| {
         let partition =
@@ -296,7 +294,7 @@ fn openers(node: &str) -> Vec<String> {
     openers
 }
 
-/// Nobody else has the name.
+/// Checks that the name is free.
 fn name_is_free(control: &mut Control, spec: &DeviceSpec) -> Result<(), String> {
     let path = Path::new(FOLDER).join(&spec.name);
     let taken = |what: String| Err(format!("{} {what} choose another name (ublk:NAME)", path.display()));
@@ -323,7 +321,7 @@ fn name_is_free(control: &mut Control, spec: &DeviceSpec) -> Result<(), String> 
     }
 }
 
-/// The N of `/dev/ublkbN`, also as a link in [`FOLDER`] says it.
+/// The N of `/dev/ublkbN`, also from the target of a link in [`FOLDER`].
 pub(crate) fn number_of(path: &Path) -> Option<u32> {
     let path = path.to_str()?;
     let rest = path.strip_prefix("/dev/").or_else(|| path.strip_prefix("../"))?;
@@ -336,7 +334,7 @@ fn link(name: &str, number: u32) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // Of two links that are made at once each is whole.
+    // Of two links that are created at once each is complete.
     let unfinished = folder.join(format!(".{name}.{number}"));
     match std::fs::remove_file(&unfinished) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -346,7 +344,7 @@ fn link(name: &str, number: u32) -> io::Result<()> {
     std::fs::rename(&unfinished, folder.join(name))
 }
 
-/// Takes a name away if it leads to this device. What cannot be taken away is replaced later.
+/// Removes a name if it leads to this device. A name that cannot be removed is replaced later.
 fn unlink(name: &str, number: u32) {
     let path = Path::new(FOLDER).join(name);
     if std::fs::read_link(&path).ok().as_deref().and_then(number_of) == Some(number) {
@@ -358,7 +356,7 @@ fn unlink(name: &str, number: u32) {
 mod tests {
     use super::*;
 
-    /// A device that an earlier version made must be found: this number never changes.
+    /// A device that an earlier version created must be found: this number never changes.
     #[test]
     fn marks_are_of_one_volume_and_one_name() {
         let volume = [7; 16];

@@ -1,8 +1,8 @@
-//! Block devices that are there, whoever made them be: to look at, and to remove those that no
-//! daemon will serve again.
+//! Existing block devices, whichever process created them: to list them, and to remove those that
+//! no daemon will serve again.
 //!
-//! Only devices with the mark of Forebay are seen here, of whatever volume. One that is served is
-//! not removed: its volume is to be detached.
+//! Only devices with the mark of Forebay are listed here, of any volume. A served device is not
+//! removed: the operator has to detach its volume.
 
 use std::path::{Path, PathBuf};
 
@@ -14,16 +14,16 @@ use crate::may_wait::MayWait;
 use crate::pool::Users;
 use crate::ublk_device::{FOLDER, UblkDevice, is_ours, number_of};
 
-/// A device that is there.
+/// An existing device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundDevice {
     /// The N of `/dev/ublkbN`.
     pub number: u32,
     /// Its name below [`FOLDER`], if it has one.
     pub name: Option<String>,
-    /// How it is.
+    /// Its state.
     pub state: State,
-    /// The process that serves it.
+    /// Its server process.
     pub server_pid: Option<i32>,
 }
 
@@ -34,7 +34,7 @@ impl FoundDevice {
         Self { number: info.number, name, state: info.state, server_pid }
     }
 
-    /// How it is, in words.
+    /// Describes its state.
     #[must_use]
     pub fn words(&self) -> String {
         match (self.state, self.server_pid) {
@@ -47,10 +47,10 @@ impl FoundDevice {
     }
 }
 
-/// Why a device is not removed.
+/// Reason why a device is not removed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotRemoved {
-    /// There is none of this name.
+    /// There is no such device.
     #[error("there is no block device {0} of Forebay's")]
     Unknown(String),
     /// A daemon serves it.
@@ -61,15 +61,15 @@ pub enum NotRemoved {
         /// Its server.
         pid: i32,
     },
-    /// Somebody uses it.
+    /// It is in use.
     #[error("it is in use: {0}")]
     Used(String),
-    /// The driver refuses, in words.
+    /// The driver refused: a message.
     #[error("{0}")]
     Failed(String),
 }
 
-/// The name of a device below [`FOLDER`], if it has one. Asks nobody but the file system.
+/// The name of a device below [`FOLDER`], if it has one. Reads only the file system.
 #[must_use]
 pub fn name_of(number: u32) -> Option<String> {
     let is_it = |path: &Path| std::fs::read_link(path).ok().as_deref().and_then(number_of) == Some(number);
@@ -85,23 +85,23 @@ pub fn name_at(path: &Path) -> Option<String> {
     name_of(number_of(path)?)
 }
 
-/// All devices that Forebay has made.
+/// All devices that Forebay has created.
 ///
 /// # Errors
-/// There is no ublk here, in words.
+/// There is no ublk here: a message.
 pub fn devices(_: &MayWait) -> Result<Vec<FoundDevice>, String> {
     let mut control = Control::open().map_err(|error| error.to_string())?;
     let all = control.devices().map_err(|error| error.to_string())?;
     Ok(all.iter().filter(|info| is_ours(info.mark)).map(FoundDevice::new).collect())
 }
 
-/// Removes a device that nobody serves: `name` is one below [`FOLDER`], or a path. One in use is
+/// Removes a device without a server: `name` is one below [`FOLDER`], or a path. A device in use is
 /// removed with `force` only.
 ///
 /// # Errors
 /// [`NotRemoved`].
 pub fn remove(may_wait: &MayWait, name: &str, force: bool) -> Result<FoundDevice, NotRemoved> {
-    let path = Path::new(FOLDER).join(name); // an absolute path stays what it is
+    let path = Path::new(FOLDER).join(name); // an absolute path is unchanged
     let leads_to = std::fs::read_link(&path).unwrap_or_else(|_| path.clone());
     let all = devices(may_wait).map_err(NotRemoved::Failed)?;
     let found = number_of(&leads_to).and_then(|number| all.into_iter().find(|found| found.number == number));

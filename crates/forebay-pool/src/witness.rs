@@ -1,16 +1,17 @@
-//! Witness of a backing store while the pool writes to it. So the start after a crash can tell
-//! whether somebody else has written to it since.
+//! Witness of a backing store while the pool writes to it. It lets the start after a crash detect
+//! whether others have written to the store since.
 //!
-//! Our own writes change the times of a store too. So two things are kept of each volume:
-//! - a page of memory that outlives the process (`memory`): how many of our writes have begun and
-//!   ended, when the last one did, and how the store looked when none was under way. The pool's
-//!   thread counts there without a system call.
+//! The daemon's own writes change the times of a store too. So each volume has two stores of
+//! evidence:
+//! - a page of memory that outlives the process (`memory`): how many of the daemon's writes have
+//!   begun and ended, when the last one did, and the facts about the store when none was in flight.
+//!   The pool's thread counts there without a system call.
 //! - a record in `STATE_DIR/stores/VOLUME-UUID.json`, durable, for the start after a loss of power.
-//!   It is made by a thread of its own (`recorder`), which also looks at the store: that may hang.
+//!   A thread of its own (`recorder`) writes it, and also looks at the store, which can hang.
 //!
-//! Here is the judgement. It is exact after a kill unless a write of ours was under way at that
-//! instant; then times within `SLACK_NS` of it are nobody's. What that means for clean and dirty
-//! blocks is the engine's to decide ([`Suspicion`]).
+//! This module judges the evidence. After a kill the judgement is exact unless a write of the
+//! daemon was in flight at that instant; then times within `SLACK_NS` of it are attributed to no
+//! writer. The engine decides on the consequences for clean and dirty blocks ([`Suspicion`]).
 
 mod memory;
 mod recorder;
@@ -29,22 +30,21 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Blocks at the start of a store whose checksums are kept: file systems, volume managers and
-/// partition tables have there what changes whenever they are used.
+/// partition tables keep metadata there that changes with every use.
 const HEADS: usize = 32;
-/// A write that was in flight when the daemon died may change the time of the file this much later:
-/// the kernel carries it out when a processor and the lock of the file are free, even if the
-/// process is gone by then. On a machine with 20 runnable threads a tenth of a second was too
-/// little.
+/// A write in flight when the daemon died can change the time of the file this much later: the
+/// kernel executes it when a processor and the lock of the file are free, even if the process is
+/// gone by then. On a machine with 20 runnable threads a tenth of a second was too little.
 const SLACK_NS: i64 = 5_000_000_000;
-/// The kernel's name for the time since this start of the machine.
+/// The kernel's identifier of the current boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The same, from a service manager that hides that file (`ProcSubset=pid` in the unit).
 const BOOT_ID_VARIABLE: &str = "FOREBAY_BOOT_ID";
-/// Layout of the record.
+/// Format version of the record.
 const VERSION: u32 = 1;
 const FOLDER: &str = "stores";
 
-/// How a store looks.
+/// Facts about a store.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Facts {
     is_block: bool,
@@ -61,17 +61,17 @@ pub struct Facts {
     heads: Vec<u32>,
 }
 
-/// What the file says; see the head of this file.
+/// Content of the record; see the module documentation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     version: u32,
     /// Name of the volume, for people.
     volume: String,
-    /// The kernel's name for the time since that start of the machine; empty: unknown.
+    /// The kernel's identifier of that boot; empty: unknown.
     boot_id: String,
     noted_unix_ns: i64,
     facts: Facts,
-    /// First blocks that we have written since their checksums were taken, by number.
+    /// First blocks that the daemon has written since their checksums were taken, by number.
     written_heads: Vec<usize>,
 }
 
@@ -94,9 +94,9 @@ impl Clock {
         }
     }
 
-    /// Whether a record was noted since this start of the machine. Where the kernel's name for it
-    /// is hidden the time of the record decides. If the clock is behind, as before it is set, an
-    /// older record passes for one of this start: that is judged more severely.
+    /// True if a record was written since the current boot. Where the kernel's identifier is
+    /// hidden, the time of the record decides. If the clock is behind, as before it is set, an
+    /// older record passes for one of this boot: that is judged more severely.
     fn has_seen(&self, record: &Record) -> bool {
         match (hex_digits(&record.boot_id).as_str(), self.boot_id.as_str()) {
             ("", _) | (_, "") => record.noted_unix_ns >= self.boot_ns,
@@ -111,7 +111,8 @@ fn hex_digits(text: &str) -> String {
 }
 
 impl Facts {
-    /// Looks at a store, without its first blocks. May hang as long as the store does.
+    /// Reads the facts about a store, except for its first blocks. Can hang as long as the store
+    /// does.
     fn of(device: &Device) -> Result<Self, DeviceError> {
         let identity = device.identity()?;
         Ok(Self {
@@ -135,14 +136,14 @@ impl Facts {
         Ok(bytes.chunks_exact(BLOCK_BYTES).map(forebay_format::checksum).collect())
     }
 
-    /// The first block that holds something else, of those that we have not written since.
+    /// The first block with different content, of those that the daemon has not written since.
     fn other_head(&self, now: &Self, ours: impl Fn(usize) -> bool) -> Option<usize> {
         let pairs = self.heads.iter().zip(&now.heads).enumerate();
         pairs.filter(|(block, _)| !ours(*block)).find(|(_, (then, now))| then != now).map(|(block, _)| block)
     }
 }
 
-/// What speaks for a change by somebody else, and why, in words.
+/// The suspicion of a change by others, and its reason as a message.
 type Judged = (Suspicion, String);
 
 fn nothing() -> Judged {
@@ -157,7 +158,7 @@ fn uncertain(why: impl Into<String>) -> Judged {
     (Suspicion::Uncertain, why.into())
 }
 
-/// Judges a store by what was known of it.
+/// Judges a store by the earlier evidence.
 fn judge(now: &Facts, memory: Option<&Memory>, record: Option<&Record>, clock: &Clock) -> Judged {
     match (memory, record) {
         (Some(memory), _) => by_memory(now, memory),
@@ -170,7 +171,7 @@ fn head_differs(block: usize) -> Judged {
     changed(format!("block {block}, which this daemon did not write, holds something else"))
 }
 
-/// After a kill: the memory of the daemon that died is there.
+/// After a kill: the memory of the dead daemon exists.
 fn by_memory(now: &Facts, memory: &Memory) -> Judged {
     let then = &memory.facts;
     if let Some(block) = then.other_head(now, |block| memory.heads_written_at[block] > memory.heads_at) {
@@ -195,7 +196,7 @@ fn file_by_memory(now: &Facts, memory: &Memory) -> Judged {
     };
     let same = (mtime, now.ctime_ns) == (then_mtime, then.ctime_ns);
     if then.served_elsewhere || now.served_elsewhere {
-        // Its times are by another clock, and may come late.
+        // Its times are by another clock, and can be late.
         return if same { nothing() } else { uncertain("its times are those of another machine or process") };
     }
     let touched =
@@ -253,12 +254,12 @@ fn by_record(now: &Facts, record: &Record, clock: &Clock) -> Judged {
         };
     }
     if now.is_block || same {
-        return nothing(); // its first blocks are as they were
+        return nothing(); // its first blocks are unchanged
     }
     if now.served_elsewhere {
         return uncertain("its times are those of another machine or process");
     }
-    // A clock that shows less than it did then has not been set yet.
+    // A clock that is behind the time of the record has not been set yet.
     let told = clock.now_ns >= record.noted_unix_ns;
     match now.mtime_ns {
         Some(mtime) if told && mtime > clock.boot_ns => {
@@ -273,14 +274,13 @@ impl Record {
         state_dir.join(FOLDER).join(format!("{}.json", crate::loss_record::hex(&uuid)))
     }
 
-    /// The record, if there is one that can be understood. It only ever makes the judgement
-    /// sharper.
+    /// Reads the record, if there is a valid one. It only ever makes the judgement stricter.
     fn read(path: &Path) -> Option<Self> {
         let record: Self = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
         Some(record).filter(|record| record.version == VERSION)
     }
 
-    /// Makes the record durable, in a folder of the state directory.
+    /// Makes the record durable, in a directory of the state directory.
     fn store(&self, may_wait: &MayWait, path: &Path) -> io::Result<()> {
         let state_dir = path.parent().and_then(Path::parent).unwrap_or(path);
         crate::durable::replace_json(may_wait, state_dir, path, self)

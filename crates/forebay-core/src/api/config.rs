@@ -13,22 +13,21 @@ pub struct EngineConfig {
     /// Blocks in the [`crate::api::SCRATCH`] buffer: bounds destage, fills, merges and relocation
     /// in flight.
     pub scratch_blocks: u32,
-    /// What can be changed while the engine runs.
+    /// Settings that can change while the engine runs.
     pub pool: PoolSettings,
-    /// How checkpoints are made.
+    /// Parameters of checkpoints.
     pub checkpoint: CheckpointConfig,
-    /// Blocks of a discard, or of zeroes past the cache, that are dealt with at once: bounds the
-    /// length of a call. The default is for everything but tests.
+    /// Blocks of a discard, or of zeroes that bypass the cache, processed at once: bounds the
+    /// length of a call. Only tests change the default.
     pub zero_step_blocks: u64,
-    /// Cached blocks are counted by stretches of so many blocks, a power of two of at most 1024: a
-    /// walk over a long range passes over those that are empty. The default is for everything but
-    /// tests.
+    /// Blocks per stretch, a power of two of at most 1024: the map counts cached blocks by stretch,
+    /// so that a walk over a long range skips empty stretches. Only tests change the default.
     pub stretch_blocks: u64,
-    /// Segments of fewer blocks end without a summary: it would take a thirtieth of them and more,
-    /// and such a cache is read whole in a moment. The default is for everything but tests.
+    /// Segments of fewer blocks end without a summary: it would take a thirtieth of them or more,
+    /// and recovery reads such a cache completely in a moment. Only tests change the default.
     pub summaries_from_blocks: u32,
-    /// What the cache is known to hold durably, from a record outside of its device: one that holds
-    /// less is not opened (I75).
+    /// Durable progress of the cache, from a record outside its device: the engine does not open a
+    /// cache that holds less (I75).
     pub known: CacheMark,
 }
 
@@ -46,25 +45,26 @@ impl Default for EngineConfig {
     }
 }
 
-/// How checkpoints are made. The default is for everything but tests.
+/// Parameters of checkpoints. Only tests change the defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckpointConfig {
-    /// Blocks of a base that are made and written at once: bounds the time that this takes.
+    /// Blocks of a base that are encoded and written at once: bounds the length of a call.
     pub piece_blocks: u32,
-    /// Pause between two of these pieces, so that other writes pass.
+    /// Pause between two of these pieces, for other writes, in nanoseconds.
     pub piece_pause: Nanos,
-    /// Caches whose whole checkpoint has so many blocks take increments; of the others it is made
-    /// in one call. 64 blocks describe about 4 GiB, and take about a millisecond.
+    /// Caches whose whole checkpoint has at least so many blocks take increments; the others encode
+    /// whole checkpoints in one call. 64 blocks describe about 4 GiB, and take about a millisecond.
     pub chain_from_blocks: u64,
-    /// Most blocks of all increments of a chain.
+    /// Maximum blocks of all increments of a chain.
     pub chain_blocks_max: u64,
-    /// Most changes of slots in an increment. A million take 8 MiB of memory, and are encoded in
-    /// about a millisecond.
+    /// Maximum slot changes in an increment. A million take 8 MiB of memory and about a millisecond
+    /// to encode.
     pub changes_max: u32,
-    /// A restart may read so many bytes of log, even if that is more than a sixteenth of the cache:
-    /// checkpoints of small caches are so much rarer.
+    /// Bytes of log that recovery may read even if that is more than a sixteenth of the cache:
+    /// makes checkpoints of small caches rarer.
     pub log_bytes: u64,
-    /// For tests: what the last snapshot means is kept, see [`crate::Engine::last_snapshot`].
+    /// For tests: keep the state that the last snapshot describes, see
+    /// [`crate::Engine::last_snapshot`].
     pub keep_snapshot: bool,
 }
 
@@ -82,9 +82,8 @@ impl Default for CheckpointConfig {
     }
 }
 
-/// How far a cache has come, as its device holds it durably. It only ever rises: whoever finds a
-/// cache below a mark that was taken of it has an older copy, or a device that lost what it had
-/// flushed.
+/// Durable progress of a cache on its device. It only rises: a cache below an earlier mark of it is
+/// an older copy, or its device lost flushed data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheMark {
     /// Generation of the superblock in effect.
@@ -93,29 +92,29 @@ pub struct CacheMark {
     pub flushed: [u64; 3],
 }
 
-/// What to do if a backing store is not as the cache left it.
+/// Action if a backing store has changed since the cache last used it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnBackingChange {
-    /// Drop clean blocks; refuse to open if there are dirty ones.
+    /// Drop clean blocks; refuse to open the cache if there are dirty ones.
     #[default]
     Refuse,
-    /// Drop clean blocks and keep the dirty ones: they will be written over what changed.
+    /// Drop clean blocks and keep the dirty ones: destage will overwrite the changes with them.
     KeepDirty,
-    /// Drop everything that the cache holds of the volume.
+    /// Drop all blocks of the volume.
     DiscardDirty,
 }
 
-/// What the owner knows of a backing store beyond what the cache noted of it: has somebody else
-/// written to it since the cache did?
+/// The owner's knowledge of foreign writes to a backing store since the cache last used it, in
+/// addition to the cache's own record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Suspicion {
-    /// Nothing says so.
+    /// No sign of foreign writes.
     #[default]
     None,
-    /// It cannot be told: the last run ended in the middle of its own writes. After an unclean stop
-    /// clean blocks are dropped, dirty ones stay.
+    /// Unknown: the last run ended during its own writes. After a crash the engine drops clean
+    /// blocks; dirty ones stay.
     Uncertain,
-    /// Somebody has: what becomes of dirty blocks is said by [`OnBackingChange`].
+    /// Foreign writes happened: [`OnBackingChange`] decides on dirty blocks.
     Changed,
 }
 
@@ -124,32 +123,33 @@ pub enum Suspicion {
 pub struct Attachment {
     /// Number in the volume table of the cache.
     pub volume: VolumeId,
-    /// How to use the cache, and everything else that can be changed while the volume is served.
+    /// Settings that can change while the volume is served.
     pub settings: VolumeSettings,
-    /// Size now, in bytes, a multiple of 512; not below what the volume table says. (A volume whose
-    /// backing store has grown keeps its old size for one more run if its last block is not whole
-    /// and dirty.)
+    /// Present size in bytes, a multiple of 512; not below the one in the volume table. (A volume
+    /// whose backing store has grown keeps its old size for one more run if its last block is
+    /// partial and dirty.)
     pub size_bytes: u64,
-    /// What the backing store looks like now. `samples` is not used.
+    /// Present state of the backing store. `samples` is not used.
     pub backing: BackingRecord,
     /// Smallest unit that the backing store writes: 512 or 4096 bytes.
     pub backing_sector_bytes: u32,
-    /// What to do if the backing store changed while the cache was away.
+    /// Action if the backing store changed while the cache was not in use.
     pub on_change: OnBackingChange,
-    /// What speaks for such a change.
+    /// Evidence of such a change.
     pub suspicion: Suspicion,
 }
 
-/// What to write to a device to make it an empty cache, see [`crate::format_cache`].
+/// Parameters for formatting a device as an empty cache, see [`crate::format_cache`].
 #[derive(Clone, Debug)]
 pub struct FormatParams {
     /// Layout.
     pub geometry: forebay_format::Geometry,
-    /// Devices that the cache lies on.
+    /// Devices of the cache.
     pub members: forebay_format::Members,
     /// Identity, drawn at random.
     pub uuid: forebay_format::CacheUuid,
-    /// The cache is encrypted: who writes it to its devices does that, and the superblock says so.
+    /// Encryption of the cache, which the superblock records; the owner encrypts writes to its
+    /// devices.
     pub encryption: Option<forebay_format::Encryption>,
     /// Volumes of the cache.
     pub volumes: Vec<forebay_format::checkpoint::VolumeEntry>,

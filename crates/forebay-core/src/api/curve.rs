@@ -1,43 +1,43 @@
-//! The miss-ratio curve: what caches of other sizes would miss.
+//! The miss-ratio curve: estimated misses of caches of other sizes.
 
 use crate::api::Nanos;
 use alloc::vec::Vec;
 
-/// Sizes of a curve.
+/// Number of sizes of a curve.
 pub const CURVE_POINTS: usize = 11;
 
-/// The sizes, in eighths of what the cache has now.
+/// The sizes, in eighths of the cache's present size.
 pub const CURVE_EIGHTHS: [u64; CURVE_POINTS] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 
-/// Reads of a time, and what caches of other sizes would have missed of them.
+/// Reads of a period, and the misses that caches of other sizes would have had.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MissRatioCurve {
-    /// The first moment that is counted.
+    /// Start of the period.
     pub since: Nanos,
     /// Blocks read since then that may be cached.
     pub read_blocks: u64,
-    /// By size, smallest first; none if nothing was read yet.
+    /// By size, smallest first; empty if there was no read yet.
     pub points: Vec<CurvePoint>,
 }
 
-/// What a cache of one size would have missed.
+/// Misses of a cache of one size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CurvePoint {
-    /// Its size, in eighths of that of the cache.
+    /// Its size, in eighths of the cache's present size.
     pub eighths: u64,
-    /// Blocks of the sample that were read.
+    /// Reads of sampled blocks.
     pub sampled_blocks: u64,
-    /// Of those, blocks that it would have missed.
+    /// Of those, misses of a cache of this size.
     pub sampled_miss_blocks: u64,
-    /// Blocks that a sample of this rate should have: it has more or less if single blocks are read
-    /// very often.
+    /// Expected reads at this sampling rate: the sample deviates if clients read single blocks very
+    /// often.
     pub expected_sample_blocks: u64,
-    /// Nothing had to give way yet in a cache of this size: it would miss so much or less.
+    /// A cache of this size would not have evicted a block yet: the misses are an upper bound.
     pub is_upper_bound: bool,
 }
 
 impl CurvePoint {
-    /// Misses for each read, from 0 to 1. `None` if the sample is empty.
+    /// Misses per read, from 0 to 1. `None` if the sample is empty.
     #[must_use]
     pub fn miss_ratio(&self) -> Option<f64> {
         let reads = self.expected_sample_blocks.max(self.sampled_miss_blocks);

@@ -1,47 +1,47 @@
-//! Destage as an operator sees it: drains, rates, ages, and the reason why it is not faster.
+//! Destage for operators: drains, rates, ages, and the reason why it is not faster.
 
 use crate::api::Nanos;
 use core::fmt;
 
-/// Whether, and how, a volume is being emptied of dirty data.
+/// Whether, and how, destage drains a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Drain {
-    /// It is not.
+    /// No drain.
     #[default]
     Off,
-    /// All of it, but clients that wait for the backing store go first; it ends all the same.
+    /// A complete drain that yields to clients waiting for the backing store; it ends all the same.
     Background,
-    /// As fast as the backing store goes, within the operator's limits.
+    /// A complete drain, as fast as the backing store goes, within the operator's limits.
     Full,
 }
 
-/// What keeps destage of a volume from going faster, just now.
+/// Present limit of a volume's destage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Limit {
     /// No dirty block waits.
     #[default]
     NothingToDo,
-    /// Little is dirty: it waits until the volume has been idle for `idle_delay`.
+    /// Few blocks are dirty: destage waits until the volume has been idle for `idle_delay`.
     IdleDelay,
     /// The rate that keeps `flush_period`.
     AgeDeadline,
-    /// The rate that keeps the dirty level, or none since it is low and `idle_delay` is off.
+    /// The rate that keeps the dirty level, or none because it is low and `idle_delay` is off.
     DirtyLevel,
     /// Clients wait for the backing store and go first.
     ForegroundLatency,
-    /// The operator's limit of operations.
+    /// The operator's limit on operations.
     MaxIops,
-    /// The operator's limit of bytes.
+    /// The operator's limit on bytes.
     MaxBandwidth,
-    /// It is as fast as the backing store goes.
+    /// The speed of the backing store.
     BackingStore,
-    /// The backing store failed; the pause before the next attempt.
+    /// The backing store failed: a pause before the next attempt.
     RetryAfterFailure,
-    /// What is dirty must become durable on the cache device first.
+    /// The dirty blocks must become durable on the cache device first.
     CacheFlush,
-    /// Memory for the blocks under way.
+    /// Memory for the blocks in flight.
     Scratch,
-    /// The blocks that are next are being written past the cache.
+    /// Bypass writes hold the next blocks.
     BusyBlocks,
     /// The cache device is fenced, or the engine is stopping.
     Stopped,
@@ -75,39 +75,40 @@ impl fmt::Display for Limit {
     }
 }
 
-/// How destage of a volume is going.
+/// State of a volume's destage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct DestageReport {
-    /// Blocks written back per second, of the last seconds.
+    /// Blocks written back per second, over the last seconds.
     pub rate_blocks_per_s: u64,
-    /// The rate aimed at; `None`: as fast as the backing store goes.
+    /// Target rate; `None`: as fast as the backing store goes.
     pub target_blocks_per_s: Option<u64>,
-    /// Blocks that become dirty per second, of the last seconds; overwrites of dirty blocks are not
-    /// counted.
+    /// Blocks that become dirty per second, over the last seconds; excludes overwrites of dirty
+    /// blocks.
     pub incoming_blocks_per_s: u64,
-    /// What keeps it from going faster.
+    /// Present limit.
     pub limited_by: Limit,
-    /// Time since the oldest dirty data was written; 0 if nothing is dirty.
+    /// Time since the oldest dirty data was written; 0 if no block is dirty.
     pub oldest_dirty_age: Nanos,
-    /// Write-backs under way.
+    /// Write-backs in flight.
     pub in_flight: u32,
-    /// Blocks that only the cache has.
+    /// Dirty blocks.
     pub dirty_blocks: u64,
-    /// Writes, zeroes and discards under way that were taken while the volume was in a write-back
-    /// mode: what they write may be dirty once they end, whatever the mode is by now.
+    /// Writes, write-zeroes and discards in flight that arrived while the volume was in a
+    /// write-back mode: their blocks may be dirty once they complete, regardless of the present
+    /// mode.
     pub write_back_requests: u64,
-    /// Blocks that count against the limits: dirty, or not yet marked clean in the log.
+    /// Blocks that count towards the limits: dirty, or not yet marked clean in the log.
     pub unclean_blocks: u64,
     /// Write operations on the backing store for destage since the start.
     pub destage_writes: u64,
-    /// Mean latency of clients' operations on the backing store, recent ones counting most; 0 if
+    /// Mean latency of clients' operations on the backing store, weighted towards recent ones; 0 if
     /// there were none.
     pub foreground_mean: Nanos,
     /// Estimate of the 95th percentile of the same.
     pub foreground_p95: Nanos,
     /// Time until the next attempt after a failure.
     pub retry_in: Nanos,
-    /// Writes, zeroes and discards of this volume that wait because too much is dirty.
+    /// Writes, write-zeroes and discards of this volume that wait because of too many dirty blocks.
     pub throttled_requests: u64,
 }

@@ -1,45 +1,45 @@
-//! The endurance budget: how much of the life of the flash a day may take, and how it is kept.
+//! The endurance budget: the bytes written to flash per day, and how the engine keeps to them.
 
 /// A day, in nanoseconds.
 pub const DAY_NS: u64 = 86_400_000_000_000;
 
-/// Bytes that may be written to the cache devices in a day. What clients write is never refused:
-/// the budget limits what the cache may do without (`crate::api::written`).
+/// Bytes that the engine may write to the cache devices per day. It never refuses client writes:
+/// the budget limits only optional writes (`crate::api::written`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum EnduranceBudget {
-    /// Nothing is limited.
+    /// No limit.
     #[default]
     Unlimited,
-    /// So many bytes a day, to all devices of the pool together.
+    /// Bytes per day, to all devices of the pool together.
     Bytes(u64),
-    /// So many bytes a day to each device.
+    /// Bytes per day, to each device.
     BytesOfEachDevice(u64),
-    /// The pool's devices are written so often in a day, in thousandths.
+    /// Device writes per day of the pool's devices, in thousandths.
     DeviceWrites(u32),
 }
 
-/// What the budget holds back now.
+/// Present restrictions by the budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Restraint {
     /// Nothing.
     None,
-    /// Blocks that are missed for the first time are not filled, and fewer blocks are kept.
+    /// The engine does not fill blocks on their first miss, and keeps fewer blocks.
     Some,
-    /// Nothing is filled, and no clean block is kept.
+    /// The engine fills no blocks, and keeps no clean ones.
     All,
 }
 
-/// How a budget stands.
+/// State of a budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EnduranceReport {
-    /// Bytes a day.
+    /// Bytes per day.
     pub budget_bytes: u64,
-    /// Bytes that were not written and may be written later (at most a day's); negative: bytes
-    /// that clients have written beyond the budget, which are worked off (at most a day's).
+    /// Unwritten bytes of the budget, saved for later (at most a day's); negative: bytes that
+    /// clients have written beyond the budget, to be worked off (at most a day's).
     pub saved_bytes: i64,
-    /// What fills and kept blocks may take at this moment, bytes a day.
+    /// Present rate for fills and kept blocks, in bytes per day.
     pub optional_bytes: u64,
-    /// What it holds back.
+    /// Present restrictions.
     pub restraint: Restraint,
 }
 

@@ -1,29 +1,30 @@
-//! Why a volume or the pool was not changed.
+//! Errors of changes of a volume or the pool.
 
 use forebay_format::VolumeId;
 use thiserror::Error;
 
-/// Why a volume or the pool was not changed. Everything is as it was, unless said otherwise.
+/// Reason why a change of a volume or the pool failed. Nothing has changed, unless stated
+/// otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum LifecycleError {
     /// The engine is not serving.
     #[error("the cache is not open, or is being closed")]
     NotServing,
-    /// The cache failed, and volumes are served without it, or will be.
+    /// The cache failed: the engine serves volumes without it, or will.
     #[error(
         "the cache has failed, and nothing can be changed before another device is in its place (forebay pool replace)"
     )]
     Fenced,
-    /// The cache is mirrored: its size cannot be changed.
+    /// A mirrored cache cannot change its size.
     #[error("that cannot be done with a mirrored cache")]
     Mirrored,
     /// No member of a mirrored cache is out.
     #[error("there is no member to be replaced: the cache is not mirrored, or both members are sound")]
     NotMirrored,
-    /// The tag of a new member is zero, or that of a device that the cache has or had.
+    /// The tag of a new member is zero, or that of a member, active or out.
     #[error("the tag of the new device is in use: draw another one")]
     TagInUse,
-    /// Another change is under way.
+    /// Another change is in progress.
     #[error("another change is under way: wait for its end or cancel it")]
     Busy,
     /// No such volume, or it is not attached.
@@ -35,7 +36,7 @@ pub enum LifecycleError {
     /// The volume table has another volume under this number.
     #[error("the cache has another volume under number {}: choose a free number", .0.0)]
     OtherVolume(VolumeId),
-    /// The entry cannot be stored.
+    /// The volume table cannot store the entry.
     #[error("the number or name of the volume is out of range")]
     OutOfRange,
     /// No volume on this backing store can have this size.
@@ -43,14 +44,14 @@ pub enum LifecycleError {
         "{bytes} bytes is no size of a volume: it must be a multiple of {sector_bytes} bytes, and at most {max_bytes}"
     )]
     Size {
-        /// What was asked for.
+        /// Requested size.
         bytes: u64,
-        /// The smallest size, and the unit.
+        /// Smallest size, and unit.
         sector_bytes: u64,
-        /// The largest size.
+        /// Largest size.
         max_bytes: u64,
     },
-    /// Only the cache has some blocks of the volume.
+    /// The volume has dirty blocks.
     #[error(
         "{blocks} blocks of the volume are dirty: drain it first, keep them in the cache, or discard them"
     )]
@@ -64,14 +65,14 @@ pub enum LifecycleError {
         /// Blocks lost.
         blocks: u64,
     },
-    /// Too much of the cache would be dirty data of volumes that are not attached.
+    /// Dirty data of kept volumes would take too much of the cache.
     #[error(
         "{blocks} dirty blocks would stay in the cache and hold up the other volumes, {most} may: drain some first"
     )]
     TooDirty {
         /// Dirty blocks that would stay.
         blocks: u64,
-        /// How many may.
+        /// Most that may.
         most: u64,
     },
     /// The backing store has become smaller.
@@ -82,7 +83,7 @@ pub enum LifecycleError {
         /// Size now.
         now: u64,
     },
-    /// The backing store is not as the cache left it.
+    /// The backing store has changed since the cache last used it.
     #[error(
         "the backing store was changed while it was away, or is another one, and the cache holds {dirty_blocks} dirty blocks"
     )]
@@ -93,13 +94,13 @@ pub enum LifecycleError {
     /// The backing store cannot be read.
     #[error("the backing store cannot be read")]
     BackingUnreadable,
-    /// A flush of the backing store failed, just now or since the last FLUSH that told of one
+    /// A flush of the backing store failed, just now or since the last FLUSH that reported one
     /// (I82).
     #[error(
         "a flush of the backing store failed: writes past the cache since the last good FLUSH may be missing on it"
     )]
     BackingFlush,
-    /// The cache was made without room for so many segments, or would be left with too few.
+    /// The cache was formatted without room for so many segments, or would keep too few.
     #[error("{wanted} segments are out of range: this cache can have from {least} to {most}")]
     PoolRange {
         /// Segments wanted.

@@ -1,9 +1,9 @@
-//! The interface of the engine: requests and completions go in, actions come out.
+//! The interface of the engine: it takes requests and completions and returns actions.
 //!
-//! The engine makes no system call and never sees a payload byte. Its owner (the daemon's runner,
-//! or the simulator) performs every [`Action`] in the order in which it was handed out and reports
-//! each one that carries an [`OpId`] with exactly one completion. Retry, splitting, ordering and
-//! batching are decided here, so that the owner only translates.
+//! The engine makes no system call and never accesses payload bytes. Its owner (the daemon's
+//! runner, or the simulator) performs every [`Action`] in the order in which the engine returned
+//! it, and reports exactly one completion for each that carries an [`OpId`]. The engine decides on
+//! retry, splitting, ordering and batching, so that the owner only translates.
 
 pub mod config;
 pub mod curve;
@@ -24,11 +24,11 @@ use thiserror::Error;
 /// Nanoseconds since an origin of the owner's choice; never goes back.
 pub type Nanos = u64;
 
-/// A request as numbered by the owner; echoed in [`Action::Reply`].
+/// The owner's number of a request; echoed in [`Action::Reply`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);
 
-/// An operation under way, as numbered by the engine. Reused after its completion.
+/// The engine's number of an operation in flight. Reused after its completion.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct OpId(pub u32);
 
@@ -37,12 +37,12 @@ pub struct OpId(pub u32);
 pub struct BufId(pub u32);
 
 /// The buffer of `EngineConfig::scratch_blocks` blocks, aligned to a block, that the owner keeps
-/// for the engine for its whole life. The engine divides it up by itself. The owner fills it with
-/// zeroes once, before the first action.
+/// for the engine for its whole life. The engine allocates from it. The owner fills it with zeroes
+/// once, before the first action.
 pub const SCRATCH: BufId = BufId(u32::MAX);
 
-/// Where blocks are read to that are read only because they lie between others. Several reads may
-/// write to it at once, and nobody looks at what is there.
+/// Target of reads of blocks that are read only because they lie between others. Several reads may
+/// write to it concurrently; the engine never uses its content.
 pub const WASTE: Span = Span { buf: SCRATCH, offset: 0, len: forebay_format::BLOCK_BYTES as u32 };
 
 /// A range of bytes in a buffer.
@@ -56,36 +56,36 @@ pub struct Span {
     pub len: u32,
 }
 
-/// What a client asks of a volume.
+/// Kind of a client's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestKind {
     /// Fill the buffer.
     Read,
-    /// Store the buffer; with `fua` it is durable before the reply.
+    /// Store the buffer.
     Write {
         /// Durable before the reply.
         fua: bool,
     },
-    /// Everything acknowledged before this request was made becomes durable before the reply.
+    /// Make every write acknowledged before this request durable before the reply.
     Flush,
-    /// The range reads as zeroes afterwards, and space may be given back.
+    /// Make the range read as zeroes; the backing store may deallocate its space.
     Discard {
         /// Durable before the reply.
         fua: bool,
     },
-    /// The range reads as zeroes afterwards.
+    /// Make the range read as zeroes.
     WriteZeroes {
         /// Durable before the reply.
         fua: bool,
-        /// Space may be given back.
+        /// The backing store may deallocate the space.
         may_unmap: bool,
     },
-    /// Bring the range into the cache; needs a buffer as a read does, whose contents do not matter.
+    /// Bring the range into the cache; needs a buffer like a read, whose content is undefined.
     Prefetch,
 }
 
 impl RequestKind {
-    /// True if the space of the range may be given back.
+    /// Returns true if the backing store may deallocate the space of the range.
     #[must_use]
     pub fn may_unmap(self) -> bool {
         matches!(self, Self::Discard { .. } | Self::WriteZeroes { may_unmap: true, .. })
@@ -94,15 +94,15 @@ impl RequestKind {
 
 /// One request. The range must lie inside the volume and must not be empty (except for `Flush`).
 ///
-/// **Buffers.** Byte `i` of the buffer stands for byte `offset - offset % 4096 + i` of the volume:
-/// the data of an unaligned request starts `offset % 4096` bytes into its buffer, and the buffer
-/// covers whole blocks. The padding belongs to the engine while the request lasts. The owner keeps
-/// the buffer until the reply.
+/// **Buffers.** Byte `i` of the buffer is byte `offset - offset % 4096 + i` of the volume: the data
+/// of an unaligned request starts `offset % 4096` bytes into its buffer, and the buffer covers
+/// whole blocks. The engine may use the padding until the reply. The owner keeps the buffer until
+/// the reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Echoed in the reply.
     pub id: RequestId,
-    /// Volume asked.
+    /// Volume addressed.
     pub volume: VolumeId,
     /// What to do.
     pub kind: RequestKind,
@@ -112,10 +112,10 @@ pub struct Request<'a> {
     pub len: u64,
     /// Buffer of a read, write or prefetch.
     pub buf: Option<BufId>,
-    /// What the owner's rules say of this request.
+    /// Treatment of this request by the owner's rules.
     pub treatment: Treatment,
-    /// For a write: CRC32C of every block that the request touches, in order; only the values of
-    /// blocks that it covers wholly are looked at.
+    /// For a write: CRC32C of every block that the request touches, in order; the engine uses only
+    /// the values of blocks that it covers wholly.
     pub block_crcs: &'a [u32],
 }
 
@@ -125,7 +125,7 @@ pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
 /// Why a request was refused or failed. The owner maps this to its protocol's error numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum RequestError {
-    /// A device failed, or the data is lost; nothing else is wrong with the volume.
+    /// A device failed, or the data is lost; the rest of the volume is unaffected.
     #[error("input/output error")]
     Io,
     /// The request is not valid: beyond the end, empty, too long, or the volume is unknown.
@@ -136,7 +136,7 @@ pub enum RequestError {
     Shutdown,
 }
 
-/// A device, as the engine names it.
+/// A device of the engine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Device {
     /// The cache device.
@@ -145,10 +145,10 @@ pub enum Device {
     Backing(VolumeId),
 }
 
-/// Something for the owner to do. `Copy`, `FillZero` and `Crc` must be *finished* before the next
-/// action is taken. Device operations may be started later than others that were handed out after
-/// them, if the owner cannot start them at once, and may complete in any order: until one has
-/// completed its spans, header and metadata stay what they are.
+/// An action for the owner to perform. It must *finish* `Copy`, `FillZero` and `Crc` before it
+/// takes the next action. If it cannot start a device operation at once, it may start it after
+/// later ones; operations may complete in any order. Until an operation has completed, its spans,
+/// header and metadata do not change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Read `len` bytes at `offset` into the spans of [`crate::Engine::spans`]`(op)`; complete with
@@ -163,7 +163,7 @@ pub enum Action {
         offset: u64,
         /// Bytes, a multiple of 512.
         len: u32,
-        /// Checksums wanted.
+        /// Whether the completion must bring checksums.
         crc: bool,
     },
     /// Write `len` bytes at `offset`: first the block [`crate::Engine::header`]`(op)` if there is
@@ -203,7 +203,7 @@ pub enum Action {
         /// Device to flush.
         device: Device,
     },
-    /// As `Flush`, of one member of a mirrored cache.
+    /// As `Flush`, for one member of a mirrored cache.
     FlushMember {
         /// Operation.
         op: OpId,
@@ -214,17 +214,17 @@ pub enum Action {
     Zero {
         /// Operation.
         op: OpId,
-        /// Volume whose backing store it is.
+        /// Volume of the backing store.
         volume: VolumeId,
         /// Byte offset, a multiple of 512.
         offset: u64,
         /// Bytes, a multiple of 512.
         len: u64,
-        /// Space may be given back.
+        /// The backing store may deallocate the space.
         may_unmap: bool,
     },
-    /// Tell the cache device that nothing counts in a whole segment, which nobody reads or writes
-    /// until this has ended. What the segment reads as afterwards does not matter, nor after a
+    /// Discard a whole segment of the cache device, which holds no live data. The engine does not
+    /// read or write it until this has completed. Its content is undefined afterwards, also after a
     /// crash.
     DiscardSegment {
         /// Operation.
@@ -253,48 +253,48 @@ pub enum Action {
         /// The block.
         span: Span,
     },
-    /// The request is done; the buffer is the owner's again.
+    /// Reply to the client: the request is done. The buffer belongs to the owner again.
     Reply {
         /// The request.
         request: RequestId,
         /// How it ended.
         result: Result<(), RequestError>,
-        /// Which way it went.
+        /// Its path.
         path: RequestOutcome,
-        /// Time since it was submitted.
+        /// Time since its submission, in nanoseconds.
         took: Nanos,
         /// Its volume.
         volume: VolumeId,
-        /// Bytes that it asked for.
+        /// Bytes requested.
         bytes: u64,
     },
-    /// Something that an operator or a test wants to know.
+    /// Information for an operator or a test.
     Notice(Notice),
-    /// A volume that is being detached and kept has come to rest: call
+    /// A volume that is being detached and kept has no writes in flight: call
     /// [`crate::Engine::finish_detach`].
     VolumeQuiet {
         /// The volume.
         volume: VolumeId,
     },
-    /// After [`crate::Engine::begin_shutdown`]: nothing is in flight any more; call
+    /// After [`crate::Engine::begin_shutdown`]: nothing is in flight; call
     /// [`crate::Engine::finish_shutdown`].
     Quiesced,
-    /// The engine has closed the cache in an orderly way. Nothing follows.
+    /// The engine has closed the cache, by an orderly stop unless it is fenced. Nothing follows.
     Closed,
-    /// The cache device has failed. Make durable, **outside of it**, that this cache (its identity)
-    /// must never be opened again as if it were current, and what is at risk
-    /// ([`crate::Engine::at_risk`], asked when this is handed out or later). Then answer with
-    /// [`crate::Engine::loss_recorded`]. Until the first such record is durable nothing goes past
-    /// the cache: after a restart its old contents would come back. Later ones bring the record up
-    /// to date.
+    /// The cache device has failed. Write a durable record, **outside the device**, that this cache
+    /// (its identity) must never be opened again as if it were current, and of the data at risk
+    /// ([`crate::Engine::at_risk`], called now or later). Then answer with
+    /// [`crate::Engine::loss_recorded`]. Until the first such record is durable no request bypasses
+    /// the cache: after a restart the old content of the cache would return. Later ones update the
+    /// record.
     RecordLoss {
         /// Echoed in the answer.
         ticket: u64,
     },
-    /// A member of a mirrored cache has failed. Make durable, **outside of the cache**, that the
-    /// device with its tag ([`crate::Engine::mirror_state`]) must never be believed again; then
-    /// answer with [`crate::Engine::member_recorded`]. Until then nothing counts that only the
-    /// other member has.
+    /// A member of a mirrored cache has failed. Write a durable record, **outside the cache**, that
+    /// the device with its tag ([`crate::Engine::mirror_state`]) is stale and must never be used as
+    /// a member again; then answer with [`crate::Engine::member_recorded`]. Until then nothing that
+    /// only the other member holds counts as durable.
     RecordOut {
         /// Echoed in the answer.
         ticket: u64,
@@ -304,7 +304,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The operation, if this is one of the cache device.
+    /// Returns the operation, if this is one of the cache device that the engine may repeat.
     pub(crate) fn of_cache(&self) -> Option<OpId> {
         match self {
             Self::Read { op, device: Device::Cache, .. }
@@ -317,20 +317,20 @@ impl Action {
     }
 }
 
-/// Which way a request went, for statistics by path.
+/// Path of a request, for statistics.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RequestOutcome {
     /// A read that the cache answered alone.
     ReadHit,
     /// A read that needed the backing store.
     ReadMiss,
-    /// A read that needed the backing store and was not to be cached.
+    /// A read that needed the backing store and was not cacheable.
     ReadBypass,
     /// A write that was acknowledged by the cache.
     Write,
-    /// A write that went to cache and backing store.
+    /// A write to cache and backing store.
     WriteThrough,
-    /// A write that went past the cache.
+    /// A bypass write.
     WritePast,
     /// A FLUSH.
     Flush,
@@ -338,103 +338,104 @@ pub enum RequestOutcome {
     Zero,
     /// A prefetch.
     Prefetch,
-    /// Refused before anything was done.
+    /// A request refused on arrival.
     Refused,
 }
 
-/// Bytes of a volume that only the cache had.
+/// A range of a volume at risk or lost: only the cache had it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Loss {
     /// First byte, a multiple of 512.
     pub offset: u64,
     /// Number of bytes, a multiple of 512.
     pub bytes: u64,
-    /// Time since the oldest of them were written.
+    /// Time since the oldest of them were written, in nanoseconds.
     pub age: Nanos,
 }
 
-/// What is lost of a volume.
+/// Total losses of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LossTotal {
     /// The volume.
     pub volume: VolumeId,
     /// Bytes.
     pub bytes: u64,
-    /// Ranges that they are in, none next to another.
+    /// Number of ranges that they form, none adjacent to another.
     pub ranges: u64,
 }
 
-/// A device operation failed. The engine retries what can be retried.
+/// Failure of a device operation. The engine retries operations where a retry can help.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum DeviceFailure {
-    /// In some way.
+    /// Any other failure.
     #[error("device operation failed")]
     Failed,
-    /// The device ends before the end that it had: it was cut, or is gone, perhaps for a moment.
-    /// Nothing was done, and what was read is not to be used. Says nothing of the data.
+    /// The device ends before its recorded end: it was truncated, or is gone, perhaps only for a
+    /// moment. The operation had no effect, and its read data is not valid. Not a failure of the
+    /// data.
     #[error("the device has ended")]
     Ended,
-    /// The device does not have this operation, and never will.
+    /// The device does not support this operation.
     #[error("the device does not have this operation")]
     Unsupported,
 }
 
-/// Something worth telling; never needed for correctness.
+/// Information for events and logs; never needed for correctness.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
-    /// A cached block did not match its checksum (or could not be read). A clean one is refetched;
-    /// a dirty one is lost, its valid sectors answer with an I/O error until they are written
-    /// again.
+    /// A cached block did not match its checksum (or could not be read). The engine refetches a
+    /// clean one; a dirty one is lost: reads of its valid sectors fail until they are overwritten.
     BlockDamaged {
         /// Volume.
         volume: VolumeId,
         /// Block of the volume.
         block: u64,
-        /// The only copy was here.
+        /// The cache held the only copy.
         lost: bool,
     },
     /// A destage write or backing flush failed; it will be retried.
     DestageFailed {
         /// Volume.
         volume: VolumeId,
-        /// Time until the retry.
+        /// Time until the retry, in nanoseconds.
         retry_in: Nanos,
     },
     /// A cache write failed; the batch moves to another segment.
     CacheWriteFailed {
-        /// Segment that was being written.
+        /// Segment of the failed write.
         segment: u32,
     },
-    /// The cache device does not have discards: there are no more of them until the next start.
+    /// The cache device does not support discards: the engine sends no more until the next start.
     DiscardsRefused,
-    /// The cache device failed: it takes nothing any more. Requests wait until
-    /// [`Action::RecordLoss`] is answered.
+    /// The cache device failed and takes no more writes. Requests wait until the owner answers
+    /// [`Action::RecordLoss`].
     CacheFenced,
-    /// A member of a mirrored cache failed. Writes wait until [`Action::RecordOut`] is answered.
+    /// A member of a mirrored cache failed. Writes wait until the owner answers
+    /// [`Action::RecordOut`].
     MemberFailed {
         /// The member, 0 or 1.
         member: u8,
     },
-    /// A member of a mirrored cache does not count any more; everything goes on with the other one.
+    /// A member of a mirrored cache is failed out; the engine continues with the other one.
     MemberOut {
         /// The member, 0 or 1.
         member: u8,
     },
-    /// A new member of a mirrored cache has everything that it must have: both count.
+    /// The rebuild of a new member of a mirrored cache is complete: both members are active.
     MirrorWhole,
-    /// A new member of a mirrored cache failed before it had everything.
+    /// A new member of a mirrored cache failed before its rebuild was complete.
     RebuildFailed,
-    /// The cache is given up: the engine goes on without it, and writes to the backing stores what
-    /// only the cache has.
+    /// The cache is given up: the engine runs without it, and writes its dirty data to the backing
+    /// stores.
     RunsWithoutCache,
-    /// Everything that a cache that was given up had of attached volumes is on their backing
-    /// stores, or lost.
+    /// All dirty data of attached volumes in a cache that was given up is on their backing stores,
+    /// or lost.
     RescueEnded {
-        /// Blocks of which something is lost.
+        /// Blocks with lost sectors.
         lost_blocks: u64,
     },
-    /// The cache was given up, and with it the guarantee of ordered destage: what is rescued is
-    /// written in any order.
+    /// The cache was given up, and with it the guarantee of ordered destage: the rescue writes
+    /// blocks in any order.
     OrderEnded {
         /// Volume.
         volume: VolumeId,
@@ -445,40 +446,39 @@ pub enum Notice {
         generation: u64,
     },
     /// A version of a block was lost before ordered destage could write it: the backing store alone
-    /// is no crash-consistent image any more, until what is dirty now has been written back.
+    /// is not a crash-consistent image until the present dirty blocks have been written back.
     OrderBroken {
         /// Volume.
         volume: VolumeId,
         /// Block of the volume.
         block: u64,
     },
-    /// A volume that is not attached has lost the guarantee of ordered destage, because what it has
-    /// dirty had to be moved to make room: when it is attached again its backing store alone is no
-    /// crash-consistent image until what is dirty now has been written back.
+    /// A volume that is not attached has lost the guarantee of ordered destage, because its dirty
+    /// blocks had to be moved to make room: once it is attached again, its backing store alone is
+    /// not a crash-consistent image until the present dirty blocks have been written back.
     OrderYielded {
         /// Volume.
         volume: VolumeId,
     },
-    /// The backing store changed while the cache was away: clean blocks were dropped, and dirty
-    /// ones if that was asked for.
+    /// The backing store changed while the volume was not attached: the engine dropped its clean
+    /// blocks, and its dirty ones if the operator requested that.
     BackingChanged {
         /// Volume.
         volume: VolumeId,
         /// Clean blocks dropped.
         dropped: u64,
-        /// Dirty blocks thrown away, because the operator wanted that
-        /// (`OnBackingChange::DiscardDirty`).
+        /// Dirty blocks dropped at the operator's request (`OnBackingChange::DiscardDirty`).
         discarded: u64,
     },
-    /// Nobody can tell whether the backing store changed after a crash: clean blocks were dropped,
-    /// to be sure.
+    /// It is unknown whether the backing store changed after a crash: the engine dropped the
+    /// volume's clean blocks as a precaution.
     BackingUncertain {
         /// Volume.
         volume: VolumeId,
         /// Clean blocks dropped.
         dropped: u64,
     },
-    /// A volume is attached: it takes requests from now on.
+    /// A volume is attached and takes requests from now on.
     Attached {
         /// Volume.
         volume: VolumeId,
@@ -490,14 +490,14 @@ pub enum Notice {
         /// Why.
         error: LifecycleError,
     },
-    /// A volume is detached, durably: the engine does not touch its backing store any more.
+    /// A volume is detached, durably: the engine no longer accesses its backing store.
     Detached {
         /// Volume.
         volume: VolumeId,
     },
-    /// A volume was not detached and is served as before; or the cache is fenced, and it is open
-    /// whether the volume is there at the next start ([`crate::Engine::volume_size_bytes`] tells
-    /// whether it is served until then).
+    /// A volume was not detached and the engine serves it as before; or the cache is fenced, and it
+    /// is undetermined whether the volume exists at the next start
+    /// ([`crate::Engine::volume_size_bytes`] returns whether the engine serves it until then).
     DetachFailed {
         /// Volume.
         volume: VolumeId,
@@ -511,8 +511,8 @@ pub enum Notice {
         /// Size in bytes.
         bytes: u64,
     },
-    /// A volume keeps its size, or the cache is fenced and it is open which size it has at the next
-    /// start.
+    /// A volume keeps its size, or the cache is fenced and the volume's size at the next start is
+    /// undetermined.
     ResizeFailed {
         /// Volume.
         volume: VolumeId,
@@ -521,19 +521,19 @@ pub enum Notice {
     },
     /// A scrub has ended.
     ScrubEnded {
-        /// What it has done.
+        /// Its results.
         report: ScrubReport,
-        /// It went through everything; else it was cancelled, or the engine stops or goes on
-        /// without its cache.
+        /// It checked all segments; else it was cancelled, or the engine stops or runs without its
+        /// cache.
         complete: bool,
     },
-    /// The pool has its new size, durably; what was left out of the device can be taken away.
+    /// The pool has its new size, durably; the owner may remove the unused end of the device.
     PoolResized {
         /// Segments now.
         segments: u32,
     },
-    /// The pool keeps its size, or the cache is fenced and it is open which size it has at the next
-    /// start.
+    /// The pool keeps its size, or the cache is fenced and the pool's size at the next start is
+    /// undetermined.
     PoolResizeFailed {
         /// Why.
         error: LifecycleError,

@@ -1,9 +1,10 @@
-//! Why a cache cannot be opened.
+//! Errors of opening a cache.
 
 use forebay_format::{FormatError, VolumeId};
 use thiserror::Error;
 
-/// Why a cache could not be opened. Nothing was changed on it.
+/// Reason why a cache could not be opened. The cache is unchanged, unless one of the writes or
+/// flushes that end recovery failed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum OpenError {
     /// No usable superblock.
@@ -20,10 +21,10 @@ pub enum OpenError {
     CheckpointLost {
         /// Generation that the superblock names.
         generation: u64,
-        /// What is wrong with the second copy.
+        /// Error of the second copy.
         error: FormatError,
     },
-    /// It is not known any more which blocks some dirty slots hold.
+    /// The block addresses of some dirty slots are lost.
     #[error(
         "segment {segment}: {dirty_blocks} dirty blocks whose addresses cannot be read; extract what is left with `forebay \
          salvage CACHE --to FOLDER`"
@@ -31,10 +32,10 @@ pub enum OpenError {
     SegmentLost {
         /// The segment.
         segment: u32,
-        /// Dirty blocks concerned.
+        /// Dirty blocks affected.
         dirty_blocks: u32,
     },
-    /// Behind the end of what could be replayed the device cannot be read.
+    /// The device cannot be read behind the end of the replayed log.
     #[error(
         "segment {segment} cannot be read where the log may go on: it is not known what was written last; extract what is left \
          with `forebay salvage CACHE --to FOLDER`"
@@ -43,7 +44,7 @@ pub enum OpenError {
         /// The segment.
         segment: u32,
     },
-    /// The device acknowledged a flush and lost what it covered.
+    /// The device acknowledged a flush and lost data that the flush covered.
     #[error(
         "the cache device lost writes that it had flushed (stream {stream}: batch {lost} is gone): do not use this device; \
          extract what is left with `forebay salvage CACHE --to FOLDER`"
@@ -54,15 +55,15 @@ pub enum OpenError {
         /// Stream sequence of the first batch that is missing.
         lost: u64,
     },
-    /// It is known to have come further than this.
+    /// The cache is behind its known durable progress.
     #[error(
         "it has less than what it is known to have had: it is an older copy, or its device lost what it had flushed"
     )]
     Older,
-    /// Its superblock says that it was given up.
+    /// The superblock records that the cache was given up.
     #[error("it failed, and its volumes went on without it: what is on it is older than what they have")]
     GivenUp,
-    /// The cache does not know the volume.
+    /// The volume table does not have the volume.
     #[error("the cache has no volume {}", .0.0)]
     UnknownVolume(VolumeId),
     /// The backing store has become smaller.
@@ -75,7 +76,8 @@ pub enum OpenError {
         /// Size of the backing store now.
         now: u64,
     },
-    /// The backing store is not as the cache left it, and the cache holds newer data for it.
+    /// The backing store has changed since the cache last used it, and the cache holds newer data
+    /// for it.
     #[error(
         "the backing store was changed while the cache was away, or is another one, and the cache holds {dirty_blocks} dirty \
          blocks for it"
@@ -89,13 +91,13 @@ pub enum OpenError {
     /// The backing store cannot be read.
     #[error("the backing store cannot be read")]
     BackingUnreadable,
-    /// It is one of the two devices of a mirrored cache.
+    /// The device is one of the two of a mirrored cache.
     #[error("the device is one half of a mirrored cache: open it as such")]
     Mirrored,
-    /// Neither member of a mirrored cache can be believed.
+    /// Neither member of a mirrored cache has a valid superblock.
     #[error("no device of the mirrored cache has a superblock that can be believed")]
     NoMember,
-    /// The two devices of a mirrored cache are of different caches.
+    /// The two devices belong to different mirrored caches.
     #[error("the two devices are of different mirrored caches: name the one that belongs to it")]
     OtherCache,
     /// Each of the two devices of a mirrored cache has gone on without the other.
@@ -103,7 +105,7 @@ pub enum OpenError {
         "the two devices of the mirrored cache contradict each other: each was used without the other; name only the one that is right"
     )]
     SplitMirror,
-    /// It could not be noted that a member of a mirrored cache does not count any more.
+    /// The owner could not record that a member of a mirrored cache is failed out.
     #[error(
         "one device of the mirrored cache cannot be used, and that could not be recorded: make the state folder writable"
     )]
@@ -114,7 +116,7 @@ pub enum OpenError {
     /// The cache device cannot be written or flushed.
     #[error("the cache device cannot be written")]
     CacheWrite,
-    /// The cache device became shorter while it was opened.
+    /// The cache device became shorter during opening.
     #[error(
         "the cache device ends before the end that it had: it was cut, or is gone; bring it back as long as it was"
     )]

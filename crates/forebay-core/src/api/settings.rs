@@ -1,75 +1,75 @@
 //! Settings that an operator can change while the engine runs: per volume, and for the whole pool.
 //!
-//! A change takes effect with the next decision that looks at it; requests already under way end as
-//! they began. Any combination of values in range is legal at any instant: what contradicts itself
-//! (a low limit above the high one) is refused by [`VolumeSettings::check`] before it gets here.
+//! A change takes effect with the next decision that uses it; requests in flight complete under the
+//! old settings. The engine accepts any combination of values in range at any time:
+//! [`VolumeSettings::check`] refuses contradictions (a low limit above the high one) first.
 
 use crate::api::Nanos;
 use crate::api::endurance::EnduranceBudget;
 use forebay_format::checkpoint::Mode;
 use thiserror::Error;
 
-/// Which dirty block is written back first.
+/// Order in which destage writes dirty blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DestageOrder {
-    /// Ascending block address, sweep after sweep; neighbours merge into large writes.
+    /// Ascending block address, sweep after sweep; adjacent blocks merge into large writes.
     #[default]
     Elevator,
     /// Oldest first.
     Fifo,
-    /// The one that has not been used for longest first.
+    /// Least recently used first.
     Lru,
     /// Flush epoch by flush epoch: the backing store alone is always a crash-consistent, older
-    /// image of the volume. In force once [`crate::Engine::is_ordered`] says so.
+    /// image of the volume. In force once [`crate::Engine::is_ordered`] returns true.
     Ordered,
 }
 
-/// Which blocks read from the backing store are cached.
+/// Which missed blocks the engine fills.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Admission {
-    /// Every one.
+    /// All.
     #[default]
     Always,
-    /// Those that were missed before, not long ago.
+    /// Those that were missed before, recently.
     SecondAccess,
     /// None.
     Never,
 }
 
-/// Which segment gives way, and what of it is kept.
+/// Which segment reclaim empties, and which of its blocks it keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ReclaimPolicy {
-    /// The oldest segment; nothing is kept for having been used.
+    /// The oldest segment; keeps no blocks because of hits.
     Fifo,
-    /// What has not been used for longest: cost and benefit by segment, with a second chance for
-    /// blocks that were hit.
+    /// The least recently used one: cost and benefit by segment, with a second chance for blocks
+    /// that were hit.
     Lru,
-    /// A small probationary queue in front of a main one: what is used once leaves early.
+    /// A small probation queue in front of a main one: evicts blocks used only once early.
     #[default]
     S3Fifo,
 }
 
-/// How much a volume matters next to the others of its pool.
+/// Priority of a volume among those of its pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Priority {
-    /// Gives way first.
+    /// Its blocks are evicted first.
     Low,
     /// The default.
     #[default]
     Normal,
-    /// Gives way last.
+    /// Its blocks are evicted last.
     High,
 }
 
-/// How one request is to be treated, as the owner's rules decided.
+/// Treatment of one request by the owner's rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Treatment {
-    /// As the volume's settings say.
+    /// As the volume's settings specify.
     #[default]
     Cache,
-    /// Past the cache: reads are not cached, writes go to the backing store at once.
+    /// Bypassing the cache: reads are not filled, writes go to the backing store at once.
     Bypass,
-    /// Cached in any case, and kept as long as possible.
+    /// Cached always, and kept as long as possible.
     Pin,
     /// Cached, and acknowledged only once the backing store has it.
     WriteThrough,
@@ -82,35 +82,37 @@ pub struct VolumeSettings {
     pub mode: Mode,
     /// Order of destage.
     pub destage_order: DestageOrder,
-    /// Longest time that a block may stay dirty since its bytes were written; destage is paced
-    /// evenly to keep it. 0: no limit; less than a second counts as a second. What is dirty when it
-    /// is set counts from then.
+    /// Longest time that a block may stay dirty after its data was written, in nanoseconds; destage
+    /// is paced evenly to keep it. 0: no limit; less than a second counts as a second. The age of
+    /// blocks that are dirty when it is set counts from then.
     pub flush_period: Nanos,
-    /// A volume without requests for this long is drained completely. 0: never for that reason.
+    /// Destage drains a volume completely after this time without requests, in nanoseconds. 0:
+    /// never for that reason.
     pub idle_delay: Nanos,
-    /// Destage starts above this share of the pool being dirty with blocks of this volume, percent.
+    /// Destage starts when dirty blocks of this volume exceed this share of the pool, percent.
     pub dirty_low_pct: u32,
-    /// Writers of the volume are slowed to the speed of the backing store at this share of the
-    /// pool, percent.
+    /// Writers of the volume are slowed to the speed of the backing store when its dirty blocks
+    /// reach this share of the pool, percent.
     pub dirty_high_pct: u32,
-    /// Most destage writes a second, also in a drain and when writers wait. 0: no limit.
+    /// Maximum destage writes per second, also in a drain and when writers wait. 0: no limit.
     pub max_destage_iops: u32,
-    /// Most bytes destaged a second, also in a drain and when writers wait. 0: no limit.
+    /// Maximum bytes destaged per second, also in a drain and when writers wait. 0: no limit.
     pub max_destage_bytes_per_s: u64,
-    /// Latency of foreground operations on the backing store (95th percentile) that destage yields
-    /// to, unless data is due or writers wait. 0: it does not yield.
+    /// Latency target of foreground operations on the backing store (95th percentile, in
+    /// nanoseconds), above which destage yields unless data is due or writers wait. 0: it does not
+    /// yield.
     pub latency_target: Nanos,
     /// Destage operations in flight under pressure, at least 1.
     pub destage_depth_max: u32,
-    /// Widest gap between dirty blocks, in bytes, that is written along with them where that is
-    /// faster. 0: none is.
+    /// Widest gap between dirty blocks, in bytes, that destage writes along with them where that is
+    /// faster. 0: none.
     pub destage_gap_bytes: u64,
-    /// Which missed blocks are cached.
+    /// Which missed blocks are filled.
     pub admission: Admission,
-    /// A stream of consecutive requests longer than this goes past the cache. 0: nothing does for
-    /// that reason.
+    /// A stream of consecutive requests longer than this bypasses the cache. 0: none does for that
+    /// reason.
     pub skip_sequential_bytes: u64,
-    /// Share of the pool that the volume's clean blocks are not evicted below, percent.
+    /// Share of the pool below which the volume's clean blocks are not evicted, percent.
     pub min_share_pct: u32,
     /// Share of the pool that the volume may take, percent.
     pub max_share_pct: u32,
@@ -148,18 +150,18 @@ impl Default for VolumeSettings {
 /// Settings of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolSettings {
-    /// Which segment gives way.
+    /// Which segment reclaim empties.
     pub reclaim_policy: ReclaimPolicy,
-    /// Share of a reclaimed segment that may be moved instead of evicted, because there is room or
-    /// it was hit, percent: the endurance budget.
+    /// Share of a reclaimed segment that reclaim may move instead of evicting, because there is
+    /// room or it was hit, percent. Bounds the flash writes of reclaim.
     pub survivors_max_pct: u32,
-    /// Dirty share of the pool beyond which no volume may push it, percent.
+    /// Maximum dirty share of the pool over all volumes, percent.
     pub dirty_limit_pct: u32,
     /// Batches in flight per append stream, at least 1.
     pub batches_in_flight: u32,
-    /// The cache device is told which segments hold nothing.
+    /// Discard empty segments of the cache device.
     pub discard_freed: bool,
-    /// Bytes that may be written to the cache devices in a day.
+    /// Bytes that the engine may write to the cache devices per day.
     pub endurance_budget: EnduranceBudget,
 }
 
@@ -176,7 +178,7 @@ impl Default for PoolSettings {
     }
 }
 
-/// A combination of settings that makes no sense.
+/// Settings out of range, or in contradiction to each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SettingsError {
     /// Low limit above high limit.

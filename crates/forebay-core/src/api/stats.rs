@@ -15,31 +15,33 @@ pub struct Stats {
     pub flushes: u64,
     /// Discard and write-zeroes requests taken.
     pub zeroes: u64,
-    /// Bytes asked for by read requests.
+    /// Bytes requested by reads.
     pub read_bytes: u64,
-    /// Bytes brought by write requests.
+    /// Bytes of write requests.
     pub written_bytes: u64,
-    /// Requests answered with an error.
+    /// Requests that failed.
     pub failed_requests: u64,
     /// Blocks that reads found in the cache.
     pub read_hit_blocks: u64,
-    /// Blocks that reads did not find and that may be cached.
+    /// Blocks that reads did not find in the cache and that may be cached.
     pub read_miss_blocks: u64,
-    /// Blocks that reads did not find and that may not be cached: neither hit nor miss.
+    /// Blocks that reads did not find in the cache and that must not be cached: neither hit nor
+    /// miss.
     pub read_bypass_blocks: u64,
-    /// Of those, blocks read by a long stream.
+    /// Of those, blocks read by a long sequential stream.
     pub read_sequential_blocks: u64,
-    /// Blocks, counted in part too, of writes that went to the backing store and were not cached.
+    /// Blocks, including partial ones, of writes that went to the backing store and were not
+    /// cached.
     pub write_bypass_blocks: u64,
-    /// Of those, blocks written by a long stream.
+    /// Of those, blocks written by a long sequential stream.
     pub write_sequential_blocks: u64,
     /// Blocks read from the backing store and added to the cache.
     pub filled_blocks: u64,
-    /// Time that completed reads took, summed, in nanoseconds.
+    /// Total time of completed reads, in nanoseconds.
     pub read_time_ns: u64,
-    /// Time that completed writes took, summed, in nanoseconds.
+    /// Total time of completed writes, in nanoseconds.
     pub write_time_ns: u64,
-    /// Time that completed flushes took, summed, in nanoseconds.
+    /// Total time of completed flushes, in nanoseconds.
     pub flush_time_ns: u64,
     /// Read operations on the cache device.
     pub cache_reads: u64,
@@ -49,14 +51,14 @@ pub struct Stats {
     pub cache_writes: u64,
     /// Bytes written to the cache device, metadata included.
     pub cache_written_bytes: u64,
-    /// Of those bytes, data of clients' writes. All that are called `cache_written_` and something
-    /// add up to `cache_written_bytes`.
+    /// Of those bytes, data of clients' writes. All counters `cache_written_*_bytes` add up to
+    /// `cache_written_bytes`.
     pub cache_written_client_bytes: u64,
-    /// Copies of what clients wrote through to the backing store.
+    /// Copies of data that clients wrote through to the backing store.
     pub cache_written_copy_bytes: u64,
     /// Blocks that were read from the backing store.
     pub cache_written_fill_bytes: u64,
-    /// Clean blocks that reclaim moved because they are worth it.
+    /// Clean blocks that reclaim moved to keep them cached.
     pub cache_written_kept_bytes: u64,
     /// Blocks that had to be moved.
     pub cache_written_moved_bytes: u64,
@@ -64,17 +66,18 @@ pub struct Stats {
     pub cache_written_header_bytes: u64,
     /// Checkpoints, superblocks and extensions of the append window.
     pub cache_written_checkpoint_bytes: u64,
-    /// What members of a mirrored cache lacked.
+    /// Data that members of a mirrored cache lacked.
     pub cache_written_rebuild_bytes: u64,
-    /// What a start wrote again.
+    /// Data that a start rewrote.
     pub cache_written_restart_bytes: u64,
-    /// What copies of cache devices gave the new ones.
+    /// Data that copies of cache devices wrote to the new ones.
     pub cache_written_device_copy_bytes: u64,
-    /// Fills, and copies of write-through, left out because of the endurance budget.
+    /// Fills, and copies of write-through, skipped because of the endurance budget.
     pub endurance_unfilled_blocks: u64,
     /// Clean blocks that reclaim would have kept without the endurance budget.
     pub endurance_unkept_blocks: u64,
-    /// Blocks that reads missed and that the endurance budget had left out: what it cost at most.
+    /// Blocks that reads missed and that the endurance budget had skipped: an upper bound of its
+    /// cost.
     pub endurance_missed_blocks: u64,
     /// Flushes of the cache device.
     pub cache_flushes: u64,
@@ -94,60 +97,58 @@ pub struct Stats {
     pub destage_writes: u64,
     /// Destage writes, and flushes after them, that failed.
     pub destage_failures: u64,
-    /// Blocks written back together with a block behind them: added in front of the one that was
-    /// picked.
+    /// Blocks written back together with a block behind them: added in front of the selected one.
     pub front_merged_blocks: u64,
-    /// Blocks written back together with a block before them: added behind the one that was picked.
+    /// Blocks written back together with a block before them: added behind the selected one.
     pub back_merged_blocks: u64,
-    /// Blocks between dirty ones that were written along with them, with what they held.
+    /// Blocks between dirty ones that were written along with them, with their present content.
     pub gap_filled_blocks: u64,
-    /// Clean blocks dropped because what the cache device returned had a wrong checksum, or was an
-    /// error.
+    /// Clean blocks dropped because the cache device returned a wrong checksum or an error.
     pub read_invalidated_blocks: u64,
-    /// Fills given up because the block was changed meanwhile.
+    /// Fills cancelled because the block changed meanwhile.
     pub fill_cancelled_blocks: u64,
-    /// Fills that admission wanted, and for which there was no memory or no room in the log.
+    /// Fills that admission accepted, and for which there was no memory or no space in the log.
     pub fill_no_room_blocks: u64,
-    /// Writes, zeroes and discards that waited for another one on the same block.
+    /// Writes, write-zeroes and discards that waited for another one on the same block.
     pub lock_waits: u64,
-    /// Writes past the cache that waited for destage of their blocks.
+    /// Bypass writes that waited for destage of their blocks.
     pub direct_waits: u64,
-    /// Blocks that became dirty, having been clean or not in the cache.
+    /// Blocks that became dirty and were clean or not cached before.
     pub dirtied_blocks: u64,
-    /// Writes to the cache device without any block of data: batches of marks or intents alone,
+    /// Writes to the cache device without data blocks: batches of marks or intents alone,
     /// summaries, checkpoints and superblocks.
     pub cache_metadata_writes: u64,
     /// Writes and flushes of the cache device that failed.
     pub cache_write_errors: u64,
-    /// Discards of segments that hold nothing.
+    /// Discards of empty segments.
     pub cache_discards: u64,
-    /// Bytes of those.
+    /// Bytes of those discards.
     pub cache_discarded_bytes: u64,
     /// Discards that failed.
     pub cache_discard_errors: u64,
-    /// Clean blocks dropped to make room.
+    /// Clean blocks evicted.
     pub evicted_blocks: u64,
     /// Blocks that reclaim moved to the survivor stream.
     pub relocated_blocks: u64,
-    /// Of those asked to be moved, clean blocks kept because they were hit: what the endurance
-    /// budget limits.
+    /// Of the blocks queued for relocation, clean ones kept because they were hit:
+    /// `survivors_max_pct` and the endurance budget limit these.
     pub survivor_hit_blocks: u64,
     /// The same, kept because they were pinned.
     pub survivor_pinned_blocks: u64,
     /// The same, kept for the share of their volume.
     pub survivor_share_blocks: u64,
-    /// The same, dirty or destaged blocks, that had to be moved.
+    /// The same, dirty or destaged blocks, which must be moved.
     pub survivor_unclean_blocks: u64,
     /// Clean blocks that reclaim moved because there is room for them.
     pub survivor_compacted_blocks: u64,
-    /// Clean blocks dropped because their volume had more than its largest share; evicted blocks,
-    /// too.
+    /// Clean blocks dropped because their volume exceeded its maximum share; also counted as
+    /// evicted.
     pub trimmed_blocks: u64,
-    /// Fills that went straight to the survivors because the block had been evicted not long ago.
+    /// Fills that went straight to the survivor stream because the block had recently been evicted.
     pub readmitted_blocks: u64,
-    /// Reads that went past the cache because they belong to a long stream.
+    /// Reads that bypassed the cache because they belong to a long sequential stream.
     pub sequential_bypassed_reads: u64,
-    /// Writes that went past the cache because they belong to a long stream.
+    /// Writes that bypassed the cache because they belong to a long sequential stream.
     pub sequential_bypassed_writes: u64,
     /// Batches written.
     pub batches: u64,
@@ -155,17 +156,17 @@ pub struct Stats {
     pub checkpoints: u64,
     /// Extensions of the append window since the start.
     pub window_extensions: u64,
-    /// Writes that had to wait because too much was dirty.
+    /// Writes that had to wait because of too many dirty blocks.
     pub throttled_writes: u64,
-    /// Cached blocks whose checksum did not match or that could not be read.
+    /// Cached blocks with a wrong checksum, or that could not be read.
     pub damaged_blocks: u64,
-    /// Blocks that only the cache has, now.
+    /// Dirty blocks, now.
     pub dirty_blocks: u64,
-    /// Blocks of which something is lost, now: nobody has it any more.
+    /// Blocks with lost sectors, now.
     pub lost_blocks: u64,
-    /// Bytes that are lost, now.
+    /// Lost bytes, now.
     pub lost_bytes: u64,
-    /// Blocks that are pinned, now.
+    /// Pinned blocks, now.
     pub pinned_blocks: u64,
     /// Blocks in the cache, now.
     pub cached_blocks: u64,
@@ -173,13 +174,13 @@ pub struct Stats {
     pub capacity_blocks: u64,
     /// Blocks that may be on probation under `s3fifo`, now; 0 under other policies.
     pub probation_limit_blocks: u64,
-    /// Segments that hold nothing, now.
+    /// Free segments, now.
     pub free_segments: u64,
     /// Segments of the cache device.
     pub segments: u64,
     /// Memory of index and tables, now, in bytes.
     pub index_memory_bytes: u64,
-    /// Requests that have not been answered, now.
+    /// Requests in flight, now.
     pub requests_in_flight: u64,
 }
 
@@ -257,20 +258,20 @@ impl Stats {
     }
 }
 
-/// What a scrub has done so far.
+/// Results of a scrub so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ScrubReport {
-    /// Blocks compared; in a mirrored cache both copies of those that have two.
+    /// Blocks compared; in a mirrored cache both copies of blocks that have two.
     pub checked_blocks: u64,
     /// Blocks, or copies, that were in the cache when it began.
     pub total_blocks: u64,
-    /// Blocks, or copies, that were not what was written.
+    /// Blocks, or copies, that did not hold the written data.
     pub damaged_blocks: u64,
-    /// Of those, clean ones that were fetched again from the backing store (the others are fetched
-    /// when somebody reads them), and copies that were written again from the other one.
+    /// Of those, clean ones fetched again from the backing store (the next read fetches the
+    /// others), and copies rewritten from the other one.
     pub repaired_blocks: u64,
-    /// Of those, dirty ones: nobody else has them.
+    /// Of those, dirty ones: the cache held the only copy.
     pub lost_blocks: u64,
-    /// Dirty blocks that could not be read, which may pass: they are as they were.
+    /// Dirty blocks that could not be read, which may be temporary: they are unchanged.
     pub unreadable_blocks: u64,
 }

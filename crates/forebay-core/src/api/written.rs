@@ -1,8 +1,8 @@
 //! Bytes written to a cache device, by cause.
 //!
-//! Every write of the engine to its cache is counted where it is issued, and what its owner writes
-//! to a device that one of the cache's is copied onto (`Engine::note_copied`). What the causes have
-//! adds up to what was written (I78).
+//! The engine counts each of its writes to the cache where it issues it, and its owner's writes to
+//! the target of a device copy (`Engine::note_copied`). The bytes of all causes add up to the bytes
+//! written (I78).
 
 use core::ops::AddAssign;
 
@@ -16,7 +16,7 @@ macro_rules! causes {
         }
 
         impl WrittenBytes {
-            /// What each cause is called, and what it has, in the order in which they are shown.
+            /// Returns name and bytes of each cause, in display order.
             #[must_use]
             pub fn by_cause(&self) -> [(&'static str, u64); [$($word),*].len()] {
                 [$(($word, self.$name)),*]
@@ -34,42 +34,42 @@ macro_rules! causes {
 causes! {
     /// Data of clients' writes. In a mirrored cache both copies count, here and below.
     clients = "client writes",
-    /// Copies of what clients wrote through to the backing store.
+    /// Copies of data that clients wrote through to the backing store.
     copies = "write-through copies",
     /// Blocks that were read from the backing store.
     fills = "fills",
-    /// Clean blocks that reclaim moved because they are worth it.
+    /// Clean blocks that reclaim moved to keep them cached.
     kept = "kept blocks",
-    /// Blocks that had to be moved: dirty ones, and those that a change of a size moved.
+    /// Blocks that had to be moved: dirty ones, and those moved by a resize.
     moved = "moved blocks",
     /// Headers of batches and summaries of segments.
     headers = "headers",
     /// Checkpoints, superblocks and extensions of the append window.
     checkpoints = "checkpoints",
-    /// What a new member of a mirrored cache, or one that lacks something, was given.
+    /// Data written to a new member of a mirrored cache, or to one that lacked some.
     rebuilds = "rebuild",
-    /// What a start wrote again because it may not have been durable.
+    /// Data that a start rewrote because it may not have been durable.
     restarts = "restart",
-    /// What a copy of a cache device gave the new one until that took its place.
+    /// Data that a copy of a cache device wrote to the new one before the replacement.
     copied = "device copy",
 }
 
 impl WrittenBytes {
-    /// All of it.
+    /// Total bytes.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.by_cause().iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// What the engine could have left undone without an error or a delay of a client: what an
-    /// endurance budget limits. Without its headers.
+    /// Bytes that the engine could have left unwritten without an error or a delay for a client: an
+    /// endurance budget limits these. Excludes their headers.
     #[must_use]
     pub fn optional(&self) -> u64 {
         self.copies + self.fills + self.kept
     }
 }
 
-/// Blocks of a batch by cause; a batch has less than 2^16.
+/// Blocks of a batch by cause; a batch has fewer than 2^16.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Payload {
     pub(crate) clients: u16,

@@ -1,4 +1,4 @@
-//! A sparse set of block numbers that can be walked in order: which blocks wait to be destaged.
+//! A sparse, ordered set of block numbers: the blocks that wait for destage.
 //!
 //! Two levels: leaves of 4096 bits that exist only where a bit is set, and a bit per leaf above
 //! them. A completely random set costs at most one bit per block of the volume plus the leaf
@@ -34,7 +34,7 @@ impl BlockSet {
         leaves * size_of::<Leaf>() + self.leaves.capacity() * 8 + self.present.capacity() * 8
     }
 
-    /// The leaf with this number.
+    /// Returns the leaf with this number, creating it if needed.
     #[inline]
     fn leaf_mut(&mut self, index: usize) -> &mut Leaf {
         if index >= self.leaves.len() {
@@ -57,7 +57,7 @@ impl BlockSet {
         }
     }
 
-    /// Inserts neighbouring blocks.
+    /// Inserts `count` adjacent blocks.
     pub(crate) fn insert_run(&mut self, first: u64, count: u64) {
         let end = first + count;
         let mut at = first;
@@ -96,7 +96,7 @@ impl BlockSet {
         leaf.is_some_and(|leaf| leaf.words[(block % LEAF_BITS / 64) as usize] >> (block % 64) & 1 == 1)
     }
 
-    /// The smallest member that is not below `from`.
+    /// Returns the smallest member that is not below `from`.
     pub(crate) fn next_from(&self, from: u64) -> Option<u64> {
         let first = (from / LEAF_BITS) as usize;
         let within = self.leaves.get(first).and_then(Option::as_deref);

@@ -1,13 +1,13 @@
-//! A token bucket that is emptied into a debt: what was taken is worked off at a rate, and more may
-//! be taken only once (nearly) nothing is owed. Unlike a bucket that fills up, it saves nothing
-//! while nobody asks, so there are no bursts after a pause; and a rate that changes acts at once on
-//! what is owed.
+//! A token bucket that keeps a debt: units taken add to the debt, which decays at the rate, and the
+//! bucket is open only while the debt is (nearly) zero. Unlike a bucket that fills up, it
+//! accumulates no tokens while idle, so there are no bursts after a pause; and a change of the rate
+//! applies at once to the present debt.
 //!
-//! In any window of length `T` at most `rate * (T + BURST)` and one helping are taken.
+//! In any window of length `T` callers take at most `rate * (T + BURST)` units and one request.
 
 use crate::api::Nanos;
 
-/// Debt, as time at the present rate, up to which more may be taken: hides the granularity of
+/// Debt, as time at the present rate, up to which the bucket is open: hides the granularity of
 /// events.
 pub(crate) const BURST_NS: Nanos = 10_000_000;
 
@@ -15,13 +15,13 @@ const NANO: u128 = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bucket {
-    /// What was taken and is not worked off, in units times 10^9.
+    /// Units taken and not yet worked off, times 10^9.
     debt: u128,
     at: Nanos,
 }
 
 impl Bucket {
-    /// Lets time pass at `rate` units a second.
+    /// Reduces the debt at `rate` units per second for the time up to `now`.
     pub(crate) fn settle(&mut self, now: Nanos, rate: u64) {
         if self.debt > 0 {
             let passed = u128::from(now.saturating_sub(self.at)) * u128::from(rate);
@@ -30,12 +30,12 @@ impl Bucket {
         self.at = now;
     }
 
-    /// True if more may be taken now, at `rate`.
+    /// Returns true if the caller may take more now, at `rate`.
     pub(crate) fn is_open(&self, rate: u64) -> bool {
         self.debt <= u128::from(rate) * u128::from(BURST_NS)
     }
 
-    /// When more may be taken if the rate stays; `None` if it is zero.
+    /// Returns when the caller may take more at `rate`; `None` if it is zero.
     pub(crate) fn opens_at(&self, rate: u64) -> Option<Nanos> {
         let owed = self.debt.saturating_sub(u128::from(rate) * u128::from(BURST_NS));
         let wait = owed.checked_div(u128::from(rate))?;
@@ -46,7 +46,7 @@ impl Bucket {
         self.debt = self.debt.saturating_add(u128::from(units) * NANO);
     }
 
-    /// Forgets what is owed beyond `units`.
+    /// Forgets the debt beyond `units`.
     pub(crate) fn forgive(&mut self, units: u64) {
         self.debt = self.debt.min(u128::from(units) * NANO);
     }
@@ -62,7 +62,7 @@ pub(crate) struct Meter {
 
 /// Time constant of a [`Meter`].
 const METER_NS: u64 = 4_000_000_000;
-/// A meter looks at what has been added not more often than this.
+/// Shortest interval between updates of a [`Meter`].
 const METER_STEP_NS: u64 = 250_000_000;
 
 impl Meter {
@@ -84,7 +84,7 @@ impl Meter {
         (self.pending, self.since) = (0, now);
     }
 
-    /// Units a second, in thousandths.
+    /// Units per second, in thousandths.
     pub(crate) fn milli_per_s(&self) -> u64 {
         self.milli_per_s
     }
@@ -106,7 +106,7 @@ mod tests {
                 bucket.take(7);
                 taken.push(now);
             }
-            // Uneven steps, and a pause in which nothing may be saved up.
+            // Uneven steps, and a pause in which the bucket must not accumulate tokens.
             now += if step == 10_000 { 60 * SECOND } else { (step * 7919) % 9_000_000 };
         }
         for (first, start) in taken.iter().enumerate() {

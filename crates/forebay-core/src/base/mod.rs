@@ -1,4 +1,4 @@
-//! Structures that know nothing of a cache.
+//! Data structures independent of the cache.
 
 pub(crate) mod bitset;
 pub(crate) mod bucket;

@@ -1,4 +1,5 @@
-//! Numbered records that are reused: nothing is allocated once the table has its size.
+//! A slab: numbered records that are reused, without allocations once the table has grown to its
+//! size.
 
 use alloc::vec::Vec;
 

@@ -1,14 +1,14 @@
-//! Writing a base: the state of all segments, piece by piece, while the cache is used.
+//! Writes a base: the state of all segments, in pieces, while the cache is in use.
 //!
-//! A base is what the next chain of increments begins with ([`super::chain`]). It is written to the
-//! slots that the checkpoint in effect does not use (I13), one piece after the other with pauses,
-//! so that no call takes long and no other I/O waits behind it. Each segment is described as it is
-//! when its turn comes: increments taken meanwhile go to both chains, and so the new one has every
-//! change since the base was begun.
+//! A base is the start of the next chain of increments ([`super::chain`]). The engine writes it to
+//! the slots that the checkpoint in effect does not use (I13), one piece after the other with
+//! pauses, so that no call takes long and no other I/O waits behind it. The base describes each
+//! segment at the time of its encoding: increments taken meanwhile go to both chains, so the new
+//! one has every change since the base began.
 //!
-//! The entries of all segments come first, then the slot tables of those that were in use by their
-//! entry, the header at the end. A base that cannot be completed is given up: writes under way end
-//! before anything else is written to its slots.
+//! The entries of all segments are first, then the slot tables of the segments whose entry lists
+//! them as in use, then the header. If a base cannot be completed, the engine gives it up: writes
+//! in flight complete before anything else is written to its slots.
 
 use crate::api::Nanos;
 use crate::base::bitset::BlockSet;
@@ -28,20 +28,20 @@ use forebay_format::{BLOCK_BYTES, Geometry};
 /// Attempts at each piece before the base is given up.
 const WRITE_TRIES: u32 = 4;
 
-/// A base that is being written, or waits for the increment that makes it count.
+/// A base that is being written, or waits for the first increment of its chain.
 #[derive(Debug)]
 pub(super) struct BaseWriter {
     encoder: BaseEncoder,
     geometry: Geometry,
     members: Range<usize>,
-    /// Segments whose entry, and whose table, is encoded.
+    /// Number of segments whose entry, and of those whose table, has been encoded.
     entries: u32,
     tables: u32,
     /// Segments that get a table.
     used: BlockSet,
-    /// What is encoded and not yet handed out.
+    /// Encoded bytes not yet written.
     rest: Vec<u8>,
-    /// Block in the slot that the piece under way begins at, and the piece.
+    /// Block in the slot at which the current piece begins, and the piece.
     at: u64,
     piece: Arc<Vec<u8>>,
     stage: Stage,
@@ -100,7 +100,7 @@ impl BaseWriter {
         self.members.clone()
     }
 
-    /// Block of its slots that its increments begin at.
+    /// Block of its slots at which its increments begin.
     pub(super) fn start(&self) -> u64 {
         base_blocks(self.geometry.segment_count, self.geometry.segment_blocks)
     }
@@ -109,7 +109,7 @@ impl BaseWriter {
         self.stage == Stage::Complete
     }
 
-    /// Where what stands at a block of one copy of its slot is written.
+    /// Byte offset of a block of one copy of its slot.
     pub(super) fn place(&self, block: u64, copy: u64) -> u64 {
         self.geometry.checkpoint_offset(self.generation(), copy) + block * BLOCK_BYTES as u64
     }
@@ -131,7 +131,7 @@ impl BaseWriter {
         self.piece = Arc::new(piece);
     }
 
-    /// Encodes one more entry or table. False if there are no more.
+    /// Encodes one more entry or table. Returns false if there are no more.
     fn encode_next(&mut self, cx: &Context) -> bool {
         let count = self.geometry.segment_count;
         if self.entries < count {
@@ -145,7 +145,7 @@ impl BaseWriter {
         }
         let Some(number) = self.used.next_from(self.tables.into()) else { return false };
         let segment = &cx.map.segments[number as usize];
-        // One that has become free meanwhile has no table. An increment says so.
+        // A segment that became free meanwhile has no table. An increment records that.
         let append = |to: &mut Vec<u8>| {
             if segment.has_table() {
                 segment.pack_states(to);
@@ -158,13 +158,13 @@ impl BaseWriter {
 }
 
 impl Checkpoints {
-    /// Begins a base, if it is time for one; gives one up that is of no use any more.
+    /// Begins a base if one is due; gives up one that is no longer useful.
     #[inline]
     pub(super) fn step_base(&mut self, cx: &mut Context) {
         if self.base.is_some() {
             if self.base_is_useless(cx) {
                 self.drop_base(cx);
-                // What is lost once more while a checkpoint waits may be lost for ever.
+                // If changes overflow again while a checkpoint waits, they may do so forever.
                 self.base_given_up = self.broken || !cx.map.changes.are_lost();
                 return;
             }
@@ -190,7 +190,8 @@ impl Checkpoints {
     pub(super) fn begin_base(&mut self, cx: &mut Context) {
         cx.cover(CoverageMark::BaseBegun);
         if cx.map.changes.are_lost() {
-            // The chain in effect cannot go on. The new one needs what changes from here on.
+            // No increment can follow in the chain in effect. The new one needs the changes from
+            // here on.
             cx.cover(CoverageMark::ChangesLost);
             self.broken = true;
             cx.map.changes.begin(self.limits.changes);
@@ -202,7 +203,7 @@ impl Checkpoints {
         self.go_on_with_base(cx);
     }
 
-    /// The next piece, if its time has come.
+    /// Writes the next piece, if it is due.
     fn go_on_with_base(&mut self, cx: &mut Context) {
         let Some(base) = self.base.as_ref().filter(|base| !base.is_complete()) else { return };
         let next_at = if self.waits_for_base(cx) { cx.now } else { base.next_at };
@@ -232,7 +233,7 @@ impl Checkpoints {
         }
     }
 
-    /// A piece was written to one of its places, or was not.
+    /// Handles the completion of the write of a piece to one of its places.
     pub(crate) fn base_written(&mut self, cx: &mut Context, member: u8, ok: bool) {
         cx.flushes.cache.unflushed = true;
         let ok = ok || cx.goes_on_without(member);

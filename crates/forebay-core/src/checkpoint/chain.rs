@@ -1,24 +1,25 @@
-//! Which form a checkpoint gets: whole, or an increment of a chain.
+//! Selects the form of a checkpoint: whole, or an increment of a chain.
 //!
-//! A whole checkpoint describes all slots of the cache. An increment describes what has changed
-//! since the checkpoint before it, and is written behind it
-//! ([`forebay_format::checkpoint::increment`]). Small caches have whole checkpoints only: they cost
-//! little. In the others an increment is taken
+//! A whole checkpoint describes all slots of the cache. An increment describes the changes since
+//! the checkpoint before it, and is written behind it ([`forebay_format::checkpoint::increment`]).
+//! Small caches have whole checkpoints only, which cost little there. Other caches take an
+//! increment
 //!
 //! - if the chain stays shorter than a whole checkpoint ([`CHAIN_BLOCKS`] in smaller caches), and
-//!   fits its slot. So a restart reads little more;
+//!   fits its slot, so that recovery reads little more;
 //! - if all changes are known: there were not too many, the geometry is the same, and each member
-//!   has what the chain begins with.
+//!   has the start of the chain.
 //!
-//! When half of the chain's room is used, a new base is begun ([`super::base`]). While it is
-//! written each increment goes to both chains. The first increment after its completion is the end
-//! of the old one. If changes are not known, a checkpoint waits until a new base is there.
+//! Once half of the chain's space is used, the engine begins a new base ([`super::base`]). During
+//! its writes each increment goes to both chains. The first increment after its completion ends the
+//! old chain. If changes are unknown, a checkpoint waits for a new base.
 //!
-//! Everything that the new chain lacks of a change is in the list when the base is begun: it is
-//! begun between two snapshots, and what has changed since the one before is listed again.
+//! The change list at the begin of a base contains all changes that the new chain lacks: a base
+//! begins between two snapshots, and the next increment lists the changes since the previous
+//! snapshot again.
 //!
-//! The checkpoint that ends an opening is whole, and so is the one of an orderly stop: what opens
-//! a cache that was closed needs to know nothing of chains.
+//! The checkpoint that ends an opening is whole, and so is that of an orderly stop: opening a
+//! closed cache needs no support for chains.
 
 use crate::checkpoint::{Checkpoints, Purpose};
 use crate::context::coverage::CoverageMark;
@@ -33,24 +34,24 @@ use forebay_format::checkpoint::{Checkpoint, SlotState, SlotStates};
 use forebay_format::superblock::Chain;
 
 /// Blocks of all increments of a chain in caches whose whole checkpoint is shorter: 8 MiB, which
-/// are read in some milliseconds.
+/// take some milliseconds to read.
 const CHAIN_BLOCKS: u64 = 2048;
 /// Bytes of a change on the device.
 const CHANGE_BYTES: u64 = 6;
 /// Bytes of a segment entry on the device.
 const ENTRY_BYTES: u64 = 32;
 
-/// How large a chain may become, by the state of the cache at the last snapshot.
+/// Maximum size of a chain, from the state of the cache at the last snapshot.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Limits {
     /// Blocks of all increments; 0: there are none.
     chain: u64,
-    /// Changes that are noted.
+    /// Maximum number of recorded changes.
     pub(super) changes: usize,
 }
 
 impl Limits {
-    /// `start`: blocks in the slot in front of the increments.
+    /// Computes the limits. `start`: blocks in the slot before the increments.
     fn of(cx: &Context, start: u64) -> Self {
         let (geometry, config) = (&cx.map.geometry, &cx.config.checkpoint);
         let count = u64::from(geometry.segment_count);
@@ -60,7 +61,7 @@ impl Limits {
         let start = start.max(base_blocks(geometry.segment_count, geometry.segment_blocks));
         let room = u64::from(geometry.checkpoint_slot_blocks).saturating_sub(start);
         let chain = room.min(whole.max(CHAIN_BLOCKS)).min(config.chain_blocks_max);
-        // A cache that has grown as far as it can has hardly any room for increments.
+        // A cache grown to its maximum has hardly any space for increments.
         if whole < config.chain_from_blocks || room < whole / 2 {
             return Self::default();
         }
@@ -70,8 +71,8 @@ impl Limits {
 }
 
 impl Context {
-    /// The number of the next checkpoint, or base: above all others, and of the slots that what is
-    /// in effect does not use (I13).
+    /// Returns the generation of the next checkpoint, or base: above all others, and of the slots
+    /// that the checkpoint in effect does not use (I13).
     pub(crate) fn next_checkpoint_generation(&self) -> u64 {
         let next = self.superblock.checkpoint_generation.max(self.reserved_generation) + 1;
         next + u64::from(next % 2 == self.superblock.image_generation() % 2)
@@ -79,7 +80,7 @@ impl Context {
 }
 
 impl Context {
-    /// For tests: a snapshot as a restart must read it, slots included.
+    /// For tests: the snapshot that recovery must read, including slots.
     pub(super) fn whole_checkpoint(&self, rest: &Checkpoint) -> Checkpoint {
         let with_slots = |number: u32| {
             let mut entry = self.segment_entry(number);
@@ -96,7 +97,8 @@ impl Context {
 }
 
 impl Checkpoints {
-    /// Checkpoints are taken as the cache is used.
+    /// Returns true if the engine is serving and takes ordinary checkpoints, neither the opening
+    /// nor the final one.
     pub(super) fn is_running(&self, cx: &Context) -> bool {
         self.purpose == Purpose::Running && cx.status == Status::Ready && !cx.fenced && !cx.is_winding_down()
     }
@@ -110,8 +112,8 @@ impl Checkpoints {
         !cx.map.changes.are_lost() && self.chained(cx) * 2 > self.limits.chain && self.may_begin_base(cx)
     }
 
-    /// A checkpoint is due, and changes are lost: no increment is possible without a base. Not
-    /// before: what changes while it is written is to be little.
+    /// Returns true if an increment needs a new base because changes are lost. Called only when a
+    /// checkpoint is due, so that few changes happen during the writes of the base.
     pub(super) fn needs_base_now(&self, cx: &Context) -> bool {
         let ended = cx.map.changes.are_lost() || self.broken;
         ended && self.limits.chain > 0 && self.base.is_none() && self.may_begin_base(cx)
@@ -121,7 +123,7 @@ impl Checkpoints {
         self.base_writes == 0 && !self.base_given_up && self.is_running(cx) && self.has_same_places(cx)
     }
 
-    /// All members that count have all of the chain, and the geometry is the same.
+    /// Returns true if all active members have all of the chain, and the geometry is the same.
     fn has_same_places(&self, cx: &Context) -> bool {
         let members = cx.meta_members();
         cx.joining_member().is_none()
@@ -130,7 +132,7 @@ impl Checkpoints {
             && members.end <= self.image_members.end
     }
 
-    /// A checkpoint is in effect: members that do not count lack it.
+    /// Notes, when a checkpoint takes effect, that members that are not active lack it.
     pub(super) fn note_members(&mut self, cx: &Context) {
         let (had, members) = (self.image_members.clone(), cx.meta_members());
         self.image_members = had.start.max(members.start)..had.end.min(members.end);
@@ -141,19 +143,19 @@ impl Checkpoints {
         cx.superblock.chain.map_or(0, |chain| u64::from(chain.blocks))
     }
 
-    /// There is a base that is not complete, and no increment is possible before it is: a
-    /// checkpoint waits for it.
+    /// Returns true if a checkpoint waits for a base: it is incomplete, and no increment is
+    /// possible before its completion.
     pub(super) fn waits_for_base(&self, cx: &Context) -> bool {
         self.base.as_ref().is_some_and(|base| !base.is_complete()) && (self.broken || self.is_full(cx))
     }
 
-    /// The chain in effect has hardly any room for what has changed by now.
+    /// Returns true if the chain in effect has hardly any space for the changes so far.
     fn is_full(&self, cx: &Context) -> bool {
         let next = cx.map.changes.len() as u64 * CHANGE_BYTES / BLOCK_BYTES as u64 + 2;
         self.chained(cx) + next > self.limits.chain
     }
 
-    /// An increment with this `rest` can say what the next checkpoint means.
+    /// Returns true if an increment with this `rest` can describe the next checkpoint.
     pub(super) fn may_increment(&self, cx: &Context, rest: &Checkpoint) -> bool {
         let anew = self.base.as_ref().filter(|base| base.is_complete());
         let known = !cx.map.changes.are_lost() && (anew.is_some() || !self.broken);
@@ -163,7 +165,7 @@ impl Checkpoints {
         known && fits && self.is_running(cx) && self.has_same_places(cx)
     }
 
-    /// Encodes what has changed. `follows` was in effect before.
+    /// Encodes the changes. `follows`: generation of the checkpoint in effect before.
     pub(super) fn encode_increment(&mut self, cx: &mut Context, rest: Checkpoint, follows: u64) {
         self.limits = Limits::of(cx, self.start);
         let (mut changes, mut numbers) = cx.map.changes.take(self.limits.changes);
@@ -176,7 +178,7 @@ impl Checkpoints {
         cx.cover(CoverageMark::CheckpointIncrement);
     }
 
-    /// Decides where the increment is written, and what the superblock says of it.
+    /// Decides the places of the increment, and its chain in the superblock.
     fn append_to_chains(&mut self, cx: &mut Context) {
         let blocks = (self.bytes.len() / BLOCK_BYTES) as u32;
         let geometry = cx.map.geometry;
@@ -213,7 +215,7 @@ impl Checkpoints {
         }
     }
 
-    /// Encodes a whole checkpoint of the map as it is.
+    /// Encodes a whole checkpoint of the present map.
     pub(super) fn encode_whole(&mut self, cx: &mut Context, rest: Checkpoint) {
         let count = cx.map.segments.len() as u32;
         let segments = (0..count).map(|number| cx.segment_entry(number)).collect();
@@ -227,8 +229,8 @@ impl Checkpoints {
         cx.superblock.chain = None;
         (self.image_geometry, self.image_members) = (Some(geometry), cx.meta_members());
         self.broken = false;
-        // Its list of changes ends here. What is being written of it ends before the checkpoint is
-        // written.
+        // Its change list ends here. Writes of the base in flight complete before those of the
+        // checkpoint.
         self.base = None;
         self.start = (self.bytes.len() / BLOCK_BYTES) as u64;
         self.limits = Limits::of(cx, self.start);
@@ -236,7 +238,7 @@ impl Checkpoints {
     }
 }
 
-/// Two of the bugs that tests must find.
+/// Applies two of the planted bugs.
 fn forget_some(cx: &Context, changes: &mut Vec<SlotChange>, numbers: &mut Vec<u32>) {
     if fault::planted(PlantedBug::IncrementForgetsVoid) {
         changes.retain(|change| change.state != SlotState::Void);

@@ -1,4 +1,4 @@
-//! Making a device an empty cache.
+//! Formats a device as an empty cache.
 
 use crate::api::config::FormatParams;
 use crate::checkpoint::window_size;
@@ -11,11 +11,11 @@ use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::superblock::{CacheState, Superblock, being_made};
 use forebay_format::{BLOCK_BYTES, FormatError, Geometry, MirrorMark};
 
-/// Writes that make a device an empty cache: `(offset, bytes)`, to be done in this order, with a
-/// device flush after each.
+/// Returns the writes that format a device as an empty cache: `(offset, bytes)`. The caller
+/// performs them in this order, with a device flush after each.
 ///
-/// The superblocks are wiped first and written last, so a device is never half a cache: a crash in
-/// between leaves one that is not recognised.
+/// They wipe the superblocks first and write them last, so a device is never half a cache: after a
+/// crash in between it is not recognised as a cache.
 ///
 /// # Errors
 /// [`FormatError::Geometry`] if the geometry or the volumes cannot be described.
@@ -23,8 +23,8 @@ pub fn format_cache(params: &FormatParams) -> Result<Vec<(u64, Vec<u8>)>, Format
     format(params, None)
 }
 
-/// As [`format_cache`], for a cache that is mirrored over two devices ([`Geometry::mirrored`]) with
-/// these tags: offsets are of the pool's space, and a flush is one of both.
+/// As [`format_cache`], for a cache mirrored over two devices ([`Geometry::mirrored`]) with these
+/// tags: offsets are in the pool's space, and each flush is of both devices.
 ///
 /// # Errors
 /// As [`format_cache`].

@@ -1,29 +1,30 @@
-//! Extending the append window between checkpoints.
+//! Extends the append window between checkpoints.
 //!
 //! ```text
 //! Idle -> ExtendFlushing -> Extending -> ExtendSettling -> Idle
 //! ```
 //!
-//! A segment that has become empty may be written again once a restart would know it. A checkpoint
-//! says so for all of them, and costs as much as the cache is large. An extension says so for some,
-//! and costs one block in two copies ([`forebay_format::extension`]). So the window can be small,
-//! and checkpoints are taken only as often as a restart shall have little to read: after
-//! [`interval`] segments.
+//! The log may write an empty segment again once recovery would treat it as empty. A checkpoint
+//! records that for all empty segments, at a cost proportional to the cache size. An extension
+//! records it for some, at the cost of one block in two copies ([`forebay_format::extension`]). So
+//! the window can be small, and the engine takes checkpoints only as often as needed to bound the
+//! log that recovery reads: after [`interval`] segments.
 //!
-//! - *ExtendFlushing*: what made the segments void (newer records, marks, moves) is flushed first.
-//!   A restart that finds the extension believes nothing of what the checkpoint says of them.
-//! - *Extending*, *ExtendSettling*: both copies are written to the slot that is not in effect;
-//!   flush. Then the segments join the window.
+//! - *ExtendFlushing*: flushes the records that voided the segments (newer data, marks,
+//!   relocations) first. If recovery finds the extension, it ignores the checkpoint's entries for
+//!   them.
+//! - *Extending*, *ExtendSettling*: writes both copies to the slot that is not in effect; flush.
+//!   Then the segments join the window.
 //!
-//! A segment is added only if
+//! The engine adds a segment only if
 //!
-//! - it was not in the window since the checkpoint in effect;
-//! - the checkpoint in effect accounts for all its batches: those that it does not account for are
-//!   links of their stream, and a restart has to find them;
-//! - nothing unclean was dropped without a record since that checkpoint (a volume that was thrown
-//!   away, blocks behind a new end). A checkpoint makes all of that come true at once;
-//! - the cache is not mirrored: there a column has two halves with a history each. Mirrored caches
-//!   have a window of the old size, and checkpoints only.
+//! - it has not been in the window since the checkpoint in effect;
+//! - the checkpoint in effect accounts for all its batches: later batches are links of their
+//!   stream, which recovery has to find;
+//! - no unclean block was dropped without a record since that checkpoint (of a discarded volume, or
+//!   beyond a new end). Only a checkpoint applies all such drops at once;
+//! - the cache is not mirrored: there a column has two halves, each with its own history. Mirrored
+//!   caches have a larger window, and checkpoints only.
 
 use crate::api::Device;
 use crate::checkpoint::{CheckpointStep, Checkpoints, Purpose, window_size};
@@ -39,13 +40,14 @@ use forebay_format::WindowExtension;
 use forebay_format::extension::{EXTENSION_BLOCKS, EXTENSION_SEGMENTS_MAX};
 use forebay_format::{BLOCK_BYTES, Geometry};
 
-/// Most segments between two checkpoints: with segments of 4 MiB a restart reads 1 GiB.
+/// Maximum segments between two checkpoints: with segments of 4 MiB recovery reads 1 GiB.
 const INTERVAL_MAX: usize = 256;
 const _: () = assert!(INTERVAL_MAX <= EXTENSION_SEGMENTS_MAX, "an extension has room for all of them");
 
-/// Segments that may be added to a window and written until the next checkpoint, those that it had
-/// at the checkpoint included: a restart reads so much. A sixteenth of the cache, or `log_bytes` if
-/// that is more: in a small cache a restart reads that much in a moment.
+/// Segments that the window may have until the next checkpoint, including those at the last one:
+/// bounds the log that recovery reads. A sixteenth of the cache, or `log_bytes` if that is more,
+/// which recovery of a small cache reads in a moment; at least three windows, at most
+/// [`INTERVAL_MAX`].
 pub(crate) fn interval(geometry: &Geometry, log_bytes: u64) -> usize {
     let segments = geometry.segment_count;
     let windows = 3 * window_size(segments, false) as usize;
@@ -54,7 +56,7 @@ pub(crate) fn interval(geometry: &Geometry, log_bytes: u64) -> usize {
 }
 
 impl Checkpoints {
-    /// Starts to extend the window, if that is possible and worth it.
+    /// Starts to extend the window, if that is possible and worthwhile. Returns true if it did.
     pub(super) fn extend_window(&mut self, cx: &mut Context) -> bool {
         let most = interval(&cx.map.geometry, cx.config.checkpoint.log_bytes);
         let left = most.saturating_sub(self.listed.len());
@@ -68,7 +70,7 @@ impl Checkpoints {
         let most = cx.free.may_join().min(left);
         let accounted = self.accounted;
         let anything = fault::planted(PlantedBug::ExtendWithNewSegments);
-        // A segment that was in the window may be back: a shrink of the pool retired it, and ended.
+        // A segment of the window may be in the pool again: a shrink retired it and then ended.
         let counts = |number: &u32| {
             let accounted_for = cx.map.segments[*number as usize].last_sequence < accounted;
             !self.listed.contains(number) && (accounted_for || anything)
@@ -94,8 +96,9 @@ impl Checkpoints {
         }
     }
 
-    /// Recovery found damaged copies: each slot gets an extension that adds nothing. Only now: what
-    /// was damaged may have been of use until the checkpoint that ended recovery was in effect.
+    /// Writes an extension without segments to each slot, because recovery found damaged copies.
+    /// Only now: a damaged slot's other copy may have been needed until the checkpoint that ended
+    /// recovery was in effect.
     pub(super) fn mend_extensions(&mut self, cx: &mut Context) {
         if self.unmended > 0 {
             self.unmended -= 1;
@@ -125,7 +128,7 @@ impl Checkpoints {
         }
     }
 
-    /// The extension is durable.
+    /// Adds the segments to the window: the extension is durable.
     pub(super) fn window_extended(&mut self, cx: &mut Context) {
         let flushed = cx.flushes.cache.succeeded >= self.ticket;
         assert!(flushed, "I7: a segment is written again only when a restart would know it");

@@ -1,4 +1,4 @@
-//! Taking checkpoints, and the append window that each one opens.
+//! Takes checkpoints, and opens an append window with each.
 //!
 //! ```text
 //! Idle -> Holding -> Flushing -> Writing -> Settling -> SuperA -> FlushA -> SuperB -> FlushB -> Idle
@@ -6,27 +6,25 @@
 //!                        +- Mending +   (only when a cache is opened)
 //! ```
 //!
-//! - *Holding*: no new batch is started until those in flight have completed. Then the map is
-//!   exactly what the log up to here says, and the snapshot is taken: a fraction of a millisecond
+//! - *Holding*: the log starts no new batch until those in flight have completed. Then the map
+//!   equals the log up to here exactly, and the snapshot is taken: a fraction of a millisecond
 //!   without appends.
-//! - *Flushing*: the cache device is flushed, so that everything that the snapshot speaks of is
-//!   durable.
-//! - *Mending*: after a crash between the superblock copies, or damage to one, the other copy still
-//!   names an older checkpoint, whose slots are about to be written over. It is brought up to date
-//!   first, one copy after the other: whichever survives must name a checkpoint that is there
-//!   (I13).
-//! - *Writing*, *Settling*: both copies are written to the slots that the checkpoint in effect does
-//!   not use; flush.
-//! - *Super…*: superblock copy A, flush, copy B, flush. From the first of them on the new
-//!   checkpoint is in effect. At the end of a rebuild (`mirror::rebuild`) once more, for the new
-//!   member.
+//! - *Flushing*: a flush of the cache device makes everything that the snapshot refers to durable.
+//! - *Mending*: after a crash between the writes of the superblock copies, or damage to one, the
+//!   stale copy still names an older checkpoint, whose slots are about to be overwritten. The
+//!   engine updates stale copies first, one after the other: any surviving copy must name an
+//!   existing checkpoint (I13).
+//! - *Writing*, *Settling*: writes both copies of the checkpoint to the slots that the one in
+//!   effect does not use; flush.
+//! - *Super…*: superblock copy A, flush, copy B, flush. From the first of them on, recovery may use
+//!   the new checkpoint; the engine treats it as in effect after the last. At the end of a rebuild
+//!   (`mirror::rebuild`) once more, for the new member.
 //!
-//! The snapshot is of all segments, or of what has changed since the checkpoint in effect
-//! ([`chain`]).
+//! The snapshot covers all segments, or the changes since the checkpoint in effect ([`chain`]).
 //!
-//! Only at the end may the segments that the new checkpoint calls free be written (I7): a crash
-//! before that finds the old checkpoint, and everything that it points at, untouched. Between
-//! checkpoints the window is extended by steps of their own ([`extend`]).
+//! Only at the end may the log write the segments that the new checkpoint lists as free (I7): after
+//! a crash before that, recovery finds the old checkpoint, and all that it refers to, unchanged.
+//! Between checkpoints, separate steps extend the window ([`extend`]).
 
 mod base;
 mod chain;
@@ -55,7 +53,7 @@ use forebay_format::{Geometry, MirrorMark, StreamKind};
 
 /// Attempts at each write of a checkpoint before the cache is fenced.
 const WRITE_TRIES: u32 = 4;
-/// A checkpoint only to end intents is not taken more often than this.
+/// Shortest interval between checkpoints taken only to end intents.
 const INTENTS_PAUSE_NS: Nanos = 30_000_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -77,7 +75,7 @@ enum CheckpointStep {
     FlushB,
 }
 
-/// What the checkpoint under way is for.
+/// Purpose of the checkpoint in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Purpose {
     #[default]
@@ -94,52 +92,53 @@ pub(crate) struct Checkpoints {
     tries: u32,
     failed: bool,
     bytes: Arc<Vec<u8>>,
-    /// Where they are written on each member.
+    /// Byte offsets at which they are written on each member.
     places: Vec<u64>,
     /// Segments that join the window when this checkpoint is in effect.
     joining: Vec<u32>,
-    /// Slots that this checkpoint calls clean: no mark is needed for them.
+    /// Slots that this checkpoint records as clean: they need no mark.
     absorbed: Vec<u32>,
-    /// Drop marks and intents that this checkpoint makes durable: they need not be appended.
+    /// Drop marks and intents that this checkpoint makes durable: the log need not append them.
     settled: Vec<Item>,
-    /// What the superblock under way says of the members of a mirrored cache: it stays the same in
-    /// all copies, whatever happens to them.
+    /// Members of a mirrored cache as the superblock in progress records them: the same in all
+    /// copies, even if a member fails meanwhile.
     mark: Option<MirrorMark>,
-    /// The superblock of a new member is written, after that of the other one.
+    /// The superblock of a new member is being written, after that of the other one.
     second: bool,
     last_at: Nanos,
-    /// The cache flush that covers what has been written of it.
+    /// The cache flush that covers its completed writes.
     ticket: u64,
     /// Generation of the checkpoint in effect, once one was taken since the start.
     in_effect: u64,
-    /// Generation of the superblock that says so, durable in both copies.
+    /// Generation of the superblock that names it, durable in both copies.
     super_generation: u64,
-    /// First sequence that the checkpoint in effect does not account for, and that of the one under
-    /// way.
+    /// First sequence that the checkpoint in effect does not account for, and that of the one in
+    /// progress.
     accounted: u64,
     accounts_for: u64,
-    /// The window of the checkpoint under way.
+    /// The window of the checkpoint in progress.
     listing: Vec<u32>,
-    /// Segments that the window has had since the checkpoint in effect.
+    /// Segments that have been in the window since the checkpoint in effect.
     listed: Vec<u32>,
     /// Of those, how many the checkpoint listed itself; extensions have added the others.
     listed_first: usize,
     /// Extensions since the checkpoint in effect.
     extensions: u64,
-    /// Slots of extensions that have to be written because recovery found damage there.
+    /// Slots of extensions still to rewrite because recovery found damage there.
     unmended: u32,
-    /// Generation of what the checkpoint in effect begins with: it says which slots are in use.
+    /// Generation of the whole checkpoint or base with which the checkpoint in effect begins:
+    /// determines the slots in use.
     image: u64,
-    /// Block of its slots that its increments begin at.
+    /// Block of its slots at which its increments begin.
     start: u64,
-    /// What the chain was made for, and the members that have all of it.
+    /// Geometry of the chain, and the members that have all of it.
     image_geometry: Option<Geometry>,
     image_members: Range<usize>,
     limits: Limits,
-    /// The next chain, and writes of bases under way.
+    /// The next chain, and writes of bases in flight.
     base: Option<Box<BaseWriter>>,
     base_writes: u32,
-    /// Increments cannot go on behind the checkpoint in effect: changes are missing.
+    /// No increment can follow the checkpoint in effect: changes are missing.
     broken: bool,
     /// A whole checkpoint waits for writes of a base that was given up: they are in its slots.
     held_back: bool,
@@ -150,13 +149,13 @@ pub(crate) struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Generation of the superblock of the last checkpoint, durable in both copies; 0 before there
-    /// was one since the start.
+    /// Generation of the superblock of the last checkpoint, durable in both copies; 0 before the
+    /// first one since the start.
     pub(crate) fn super_generation(&self) -> u64 {
         self.super_generation
     }
 
-    /// A checkpoint of this generation, or a later one, is in effect.
+    /// Returns true if a checkpoint of this generation, or a later one, is in effect.
     pub(crate) fn is_in_effect(&self, generation: u64) -> bool {
         self.in_effect >= generation
     }
@@ -175,9 +174,10 @@ impl Checkpoints {
     }
 }
 
-/// Segments in an append window: enough that the log goes on while it is extended, few enough that
-/// they cost the cache little of its space: eight, as long as that is not more than a sixteenth. In
-/// a mirrored cache, where every extension is a checkpoint, so many that checkpoints are rare.
+/// Segments in an append window: enough for the log to continue during an extension, few enough to
+/// cost little space: a 64th of the cache, from 8 to 64; below 8 (but at least 4) if that exceeds a
+/// sixteenth. In a mirrored cache, where every extension is a checkpoint, enough to keep
+/// checkpoints rare.
 pub(crate) fn window_size(segments: u32, mirrored: bool) -> u32 {
     let least = (segments / 16).clamp(4, 8);
     if mirrored { (segments / 16).clamp(4, 256) } else { (segments / 64).clamp(least, 64) }
@@ -205,8 +205,8 @@ impl Context {
         }
     }
 
-    /// There is no space in the log even for marks and intents: a checkpoint says the same without
-    /// it.
+    /// Returns true if the log has no space even for marks and intents: a checkpoint records them
+    /// instead.
     fn wants_marks_by_checkpoint(&self) -> bool {
         let stream = &self.log.streams[StreamKind::Write.index()];
         self.free.window.len() <= 1
@@ -219,14 +219,14 @@ impl Checkpoints {
     #[inline]
     fn is_due(&self, cx: &Context) -> bool {
         match cx.status {
-            Status::Opening => return cx.checkpoint_wanted, // There is no map yet to judge by.
+            Status::Opening => return cx.checkpoint_wanted, // The map is not complete yet.
             Status::Failed(_) => return false,              // There may be no geometry either.
             Status::Ready | Status::Stopping => {}
         }
         cx.free.wants_to_join() || self.is_due_besides(cx)
     }
 
-    /// A checkpoint is due that an extension of the window cannot stand for.
+    /// Returns true if a checkpoint is due that a window extension cannot replace.
     #[inline]
     fn is_due_besides(&self, cx: &Context) -> bool {
         cx.checkpoint_wanted
@@ -234,8 +234,8 @@ impl Checkpoints {
             || cx.has_ended_intents() && cx.now >= self.last_at + INTENTS_PAUSE_NS
     }
 
-    /// Segments that hold nothing are about to join the window: a checkpoint that lists them is
-    /// under way, or due.
+    /// Returns true if empty segments are about to join the window: a checkpoint or extension that
+    /// lists them is in progress, or due.
     pub(crate) fn is_room_coming(&self, cx: &Context) -> bool {
         !cx.fenced && (!self.joining.is_empty() || !cx.free.pool.is_empty() && self.is_due(cx))
     }
@@ -246,16 +246,16 @@ impl Checkpoints {
         (may && cx.has_ended_intents()).then_some(due)
     }
 
-    /// A checkpoint may begin. Not when the final one is near, unless moves are under way that may
-    /// need segments to end.
+    /// Returns true if a checkpoint may begin: not just before the final one, unless relocations in
+    /// flight may need segments to complete.
     #[inline]
     fn may_checkpoint(&self, cx: &Context) -> bool {
         let is_closing = cx.is_winding_down() && cx.log.moves == 0 && self.purpose != Purpose::Opening;
         !cx.fenced && !is_closing
     }
 
-    /// The checkpoint that ends recovery. Afterwards both slots of extensions are written if one of
-    /// their copies was damaged.
+    /// Begins the checkpoint that ends recovery. Afterwards the engine rewrites both slots of
+    /// extensions if one of their copies was damaged.
     pub(crate) fn begin_opening(&mut self, cx: &mut Context, extensions_are_damaged: bool) {
         self.unmended = if extensions_are_damaged { 2 } else { 0 };
         self.purpose = Purpose::Opening;
@@ -263,21 +263,21 @@ impl Checkpoints {
         cx.checkpoint_wanted = true;
     }
 
-    /// The checkpoint that ends everything.
+    /// Begins the final checkpoint.
     pub(crate) fn begin_final(&mut self, cx: &mut Context) {
         self.purpose = Purpose::Closing;
         if cx.fenced {
-            // No promise can be made; the cache stays marked as open and is recovered at the next
-            // start.
+            // No checkpoint is possible: the cache stays marked as open, and the next start
+            // recovers it.
             cx.actions.push_back(crate::api::Action::Closed);
             return;
         }
         self.hold(cx);
     }
 
-    /// Holds the log if a checkpoint is due. True if nothing is in flight any more: a snapshot can
-    /// be taken.
-    #[inline(always)] // asked in every settling
+    /// Holds the log if a checkpoint is due. Returns true once no batch is in flight: the snapshot
+    /// can be taken.
+    #[inline(always)] // called in every settling
     pub(crate) fn is_ready_for_snapshot(&mut self, cx: &mut Context) -> bool {
         self.step_base(cx);
         match self.step {
@@ -305,7 +305,7 @@ impl Checkpoints {
         cx.log.streams.iter().all(crate::context::streams::Stream::nothing_in_flight)
     }
 
-    /// Takes the snapshot; whatever changes with this checkpoint has been changed.
+    /// Takes the snapshot, after the changes that belong to this checkpoint.
     pub(crate) fn take_snapshot(&mut self, cx: &mut Context) {
         cx.checkpoint_wanted = false;
         self.last_at = cx.now;
@@ -332,7 +332,7 @@ impl Checkpoints {
         cx.log.on_hold = true;
     }
 
-    /// Everything but the segments, as it is now. Nothing is in flight, so it is what the log says.
+    /// Returns the present state without the segments. No batch is in flight, so it equals the log.
     fn snapshot(&mut self, cx: &mut Context) -> Checkpoint {
         self.absorbed = core::mem::take(&mut cx.log.marks);
         self.settled = cx.log.streams[StreamKind::Write.index()].take_without_payload();
@@ -382,8 +382,8 @@ impl Checkpoints {
         }
     }
 
-    /// The volume table as the next checkpoint will have it: volumes that are not attached
-    /// included.
+    /// The volume table as the next checkpoint will have it, including volumes that are not
+    /// attached.
     pub(crate) fn table_to_write(&self, cx: &Context) -> Vec<VolumeEntry> {
         let closing = self.purpose == Purpose::Closing;
         let mut table = cx.volume_table.clone();
@@ -394,7 +394,7 @@ impl Checkpoints {
             entry.size_bytes = volume.table_bytes;
             entry.backing = volume.backing.clone();
             if !closing {
-                // While in use the backing store changes under our own hands: no stamp, no samples.
+                // The engine itself writes to a backing store in use: no stamp, no samples.
                 entry.backing.stamp_ns = None;
                 entry.backing.samples.clear();
             }
@@ -465,7 +465,7 @@ impl Checkpoints {
         }
     }
 
-    /// Goes on if the slots of the checkpoint were still being written.
+    /// Writes the checkpoint if it waited for writes of a base to its slots.
     fn write_held_back(&mut self, cx: &mut Context) {
         if self.held_back && self.base_writes == 0 {
             self.write_copies(cx);
@@ -482,8 +482,8 @@ impl Checkpoints {
         self.failed = false;
         if copy == 0 && self.tries == 0 && !second {
             self.mark = cx.superblock.mirror;
-            // A member that goes on alone counts by two: then its superblock is newer than any that
-            // the other one was left with.
+            // A member that continues alone increments by two: then its superblock is newer than
+            // any on the other one.
             let alone = self.mark.is_some_and(|mark| mark.out.is_some());
             cx.superblock.generation += 1 + u64::from(alone);
         }
@@ -531,7 +531,7 @@ impl Checkpoints {
         cx.flush(Device::Cache, Waiter::Checkpoint);
     }
 
-    /// The cache device does not take a checkpoint: stop promising anything.
+    /// Fences the cache, because its device does not take a checkpoint.
     fn abandon(&mut self, cx: &mut Context) {
         self.step = CheckpointStep::Idle;
         cx.fence();
@@ -568,7 +568,7 @@ impl Checkpoints {
         cx.rebuild_checkpointed();
         cx.free.look_for_stale();
         if self.mark != cx.superblock.mirror {
-            cx.want_checkpoint(); // A member was put out meanwhile.
+            cx.want_checkpoint(); // A member was failed out meanwhile.
         }
         for item in core::mem::take(&mut self.settled) {
             cx.item_done(item, Some(0));

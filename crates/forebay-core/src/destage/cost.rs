@@ -1,27 +1,28 @@
-//! The cost of an operation on a backing store, learnt while it works.
+//! Cost model of the operations on a backing store, fitted at run time.
 //!
-//! The model is `busy time = operations * R + blocks * B`: on a disk `R` is the time to get there
-//! and `B` that of the transfer; on flash or a network `R` is small, because operations overlap. It
-//! is fitted to the time during which operations were under way (not to their latencies, which are
-//! mostly waiting), in windows of some operations, by least squares with older windows counting
-//! less (recursive least squares with exponential forgetting). As long as all operations are of one
-//! size, nothing tells `R` from `B`: two weak observations of a usual disk decide then.
+//! The model is `busy time = operations * R + blocks * B`: on a disk `R` is the positioning time
+//! and `B` the transfer time of a block; on flash or a network `R` is small, because operations
+//! overlap. It is fitted to the time during which operations were in flight (not to their
+//! latencies, which are mostly queueing), in windows of some operations, by least squares with less
+//! weight for older windows (recursive least squares with exponential forgetting). As long as all
+//! operations have one size, the fit cannot separate `R` and `B`: two weak observations of a
+//! typical disk decide then.
 //!
-//! `destage` asks it whether one long operation is cheaper than several short ones. A wrong answer
-//! costs time, nothing else.
+//! `destage` uses it to decide whether one long operation is cheaper than several short ones. A
+//! wrong estimate costs only time.
 
 use crate::api::Nanos;
 
 /// Operations in a window.
 const WINDOW_OPS: u32 = 8;
-/// What is left of the weight of a window when the next one has ended.
+/// Factor on the weight of earlier windows when a window ends.
 const FORGETTING: f64 = 0.96;
-/// A usual disk, in microseconds: 4 ms to get there, 150 MB/s.
+/// A typical disk, in microseconds: 4 ms positioning time, 150 MB/s.
 const USUAL: (f64, f64) = (4000.0, 27.3);
-/// Observations of the usual disk: operations, blocks. Both together weigh a tenth of a window.
+/// Observations of the typical disk: operations, blocks. Both together weigh a tenth of a window.
 const PRIOR: [(f64, f64); 2] = [(1.0, 1.0), (1.0, 256.0)];
 const PRIOR_WEIGHT: f64 = 0.05;
-/// Bounds of what is believed, in microseconds.
+/// Lower bounds of `R` and `B`, in microseconds.
 const LEAST: (f64, f64) = (1.0, 0.05);
 
 /// Normal equations of the fit.
@@ -37,7 +38,7 @@ struct Sums {
 impl Sums {
     const NONE: Self = Self { ops2: 0.0, ops_blocks: 0.0, blocks2: 0.0, ops_time: 0.0, blocks_time: 0.0 };
 
-    /// Adds an observation. What counts is its relative error: a slow window says no more than a
+    /// Adds an observation, weighted for relative error: a slow window has no more influence than a
     /// fast one.
     fn add(&mut self, ops: f64, blocks: f64, time: f64, weight: f64) {
         let weight = weight / (time * time).max(1.0);
@@ -74,7 +75,7 @@ impl Sums {
     }
 }
 
-/// See the top of the file.
+/// The cost model of one backing store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     in_flight: u32,
@@ -105,7 +106,7 @@ impl Default for Cost {
 }
 
 impl Cost {
-    /// An operation was started.
+    /// Notes the start of an operation.
     pub(crate) fn begins(&mut self, now: Nanos) {
         if self.in_flight == 0 {
             self.since = now;
@@ -113,7 +114,7 @@ impl Cost {
         self.in_flight += 1;
     }
 
-    /// An operation of so many blocks has ended.
+    /// Notes the end of an operation of `blocks` blocks.
     pub(crate) fn ends(&mut self, now: Nanos, blocks: u64) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.ops += 1;
@@ -139,18 +140,18 @@ impl Cost {
         (self.op_ns, self.block_ns) = ((op * 1000.0) as u64, (block * 1000.0) as u64);
     }
 
-    /// Time of operations that have so many blocks together.
+    /// Estimated time of `ops` operations with `blocks` blocks in total.
     pub(crate) fn of(&self, ops: u64, blocks: u64) -> Nanos {
         ops * self.op_ns + blocks * self.block_ns
     }
 
-    /// Time of so many writes of an extent of `blocks` blocks, and of the one read before them that
-    /// its gaps need, of `reads` blocks, if that is not 0.
+    /// Estimated time of an extent: `writes` operations with `blocks` blocks in total, and, if
+    /// `reads` is not 0, one read of its gaps before them, of `reads` blocks.
     pub(crate) fn of_extent(&self, writes: u64, blocks: u64, reads: u64) -> Nanos {
         self.of(writes + u64::from(reads > 0), blocks + reads)
     }
 
-    /// Blocks that pass in the time that an operation costs besides its blocks.
+    /// Blocks that transfer in the fixed time of an operation.
     pub(crate) fn blocks_per_op(&self) -> u64 {
         self.op_ns / self.block_ns.max(1)
     }
@@ -160,7 +161,7 @@ impl Cost {
 mod tests {
     use super::*;
 
-    /// Operations one at a time on a device with these times.
+    /// Runs operations one at a time on a device with these times, in nanoseconds.
     fn learn(cost: &mut Cost, (op, block): (u64, u64), sizes: &[u64], count: usize) {
         let mut now = 0;
         for size in sizes.iter().cycle().take(count) {
@@ -210,7 +211,7 @@ mod tests {
         let mut cost = Cost::default();
         let mut now = 0;
         for _ in 0..2000 {
-            // Eight side by side take as long as one.
+            // Eight concurrent operations take as long as one.
             (0..8).for_each(|_| cost.begins(now));
             now += 800_000;
             (0..8).for_each(|_| cost.ends(now, 1));

@@ -1,25 +1,25 @@
-//! Extents: each is written back with one device write. It is a run of adjacent dirty blocks, or
-//! several of them with what lies between.
+//! Extents: destage writes each with one device write. An extent is a run of adjacent dirty blocks,
+//! or several runs with the gaps between them.
 //!
-//! Scattered dirty blocks cost a disk a move each. If the gaps are small, it is cheaper to write
-//! them too: with what the backing store has there already. Whether it is cheaper,
-//! [`crate::destage::cost`] says; how wide a gap may be, `destage_gap_bytes`.
+//! Scattered dirty blocks cost a disk a seek each. If the gaps are small, it is cheaper to write
+//! them too, with the content that the backing store already has there. [`crate::destage::cost`]
+//! estimates whether it is cheaper; `destage_gap_bytes` limits the width of a gap.
 //!
-//! **A gap is written with what it holds** (I40). Its content comes from the backing store itself,
-//! read under the backing lock of the whole extent, which is held until the write has ended: nobody
-//! else writes these blocks of the backing store meanwhile. Or, if all gaps of an extent are
-//! cached, from clean whole blocks, which hold the same, checked by their checksums. Never from
-//! anything dirty: that may be newer than what the cache device holds durably (I11), or belong to a
-//! later flush epoch (I23). So
+//! **Destage writes a gap with its present content** (I40). It reads the content from the backing
+//! store itself, under the backing lock of the whole extent, which it holds until the write has
+//! ended: no other write to these blocks of the backing store runs meanwhile. Or, if all gaps of an
+//! extent are cached, it reads them from clean whole blocks, which hold the same data, and verifies
+//! their checksums. It never uses dirty blocks: they may be newer than the durable content of the
+//! cache device (I11), or belong to a later flush epoch (I23). So
 //!
-//! - a client that writes a block of a gap through the log does not meet it: its data is in the
-//!   cache and newer, and is written back later, by an extent that needs the same lock. One that
-//!   writes past the cache waits for the lock;
-//! - a crash in the middle changes nothing in a gap: whichever sectors were written have what they
-//!   had. (A sector is written wholly or not at all; that is asked of every device, see
-//!   `forebay_sim::device`.) What was visible there and not durable yet stays so until the next
+//! - a client's write to a block of a gap through the log does not conflict: its data is in the
+//!   cache and newer, and a later extent, which needs the same lock, writes it back. A bypass write
+//!   waits for the lock;
+//! - a crash during the write changes nothing in a gap: written sectors keep their content. (The
+//!   engine requires that every device writes a sector wholly or not at all, see
+//!   `forebay_sim::device`.) Data that was visible there but not durable stays so until the next
 //!   flush;
-//! - an extent that cannot be read or written leaves the gaps alone, and its dirty blocks wait
+//! - if an extent cannot be read or written, the gaps stay as they are, and its dirty blocks wait
 //!   again.
 
 use crate::context::Context;
@@ -32,15 +32,16 @@ use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
-/// A filled extent must be cheaper than the single runs by one part in so many.
+/// A filled extent must be cheaper than the separate runs by this fraction (one part in `GAIN`) of
+/// its cost.
 const GAIN: u64 = 8;
 /// Of so many extents
 const EXPLORE_EVERY: u64 = 128;
-/// so many in a row are not filled: else the cost of short operations would never be seen again,
-/// and a store that became faster would be taken for what it was.
+/// so many in a row are not filled: else the cost model would see no short operations, and miss
+/// that a store became faster.
 const EXPLORE: u64 = 8;
 
-/// How large an extent may be.
+/// Maximum size of an extent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Most {
     pub(crate) blocks: u32,
@@ -48,20 +49,20 @@ pub(crate) struct Most {
     pub(crate) dirty: u32,
 }
 
-/// What a block of an extent is.
+/// A block of an extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
     /// Dirty, in this slot.
     Dirty(u32),
-    /// A gap whose content is also cached, in this slot; or a dirty block that was read from there
-    /// and has moved since.
+    /// A gap whose content is also cached, in this slot; or a dirty block that destage reads from
+    /// this slot and that has moved since.
     Cached(u32),
     /// A gap.
     Gap,
 }
 
 impl Part {
-    /// The slot to read it from.
+    /// The slot to read the block from.
     pub(crate) fn slot(self) -> Option<u32> {
         match self {
             Self::Dirty(slot) | Self::Cached(slot) => Some(slot),
@@ -75,18 +76,18 @@ impl Part {
 pub(crate) struct Extent {
     pub(crate) volume: VolumeId,
     pub(crate) first: u64,
-    /// All of it was discarded: it becomes zeroes, and space of the backing store is given back.
+    /// All of it was discarded: destage zeroes it and deallocates its space on the backing store.
     pub(crate) is_discard: bool,
-    /// Its blocks, until they are on the backing store.
+    /// Its blocks, until their device operations have ended.
     pub(crate) parts: Vec<Part>,
-    /// Slots of its dirty blocks, by block; of those that were moved meanwhile, the new ones.
+    /// Slots of its dirty blocks, by block; the new slots of blocks that were moved meanwhile.
     pub(crate) slots: Vec<u32>,
     pub(crate) pages: Vec<Page>,
     /// Blocks that were read from the cache and had the right checksum.
     pub(crate) compared: usize,
     pub(crate) pending: u32,
     pub(crate) failed: bool,
-    /// It is being written, or was, and waits for a flush.
+    /// Being written, or written and waiting for a flush.
     pub(crate) is_written: bool,
 }
 
@@ -116,13 +117,13 @@ impl Extent {
         BlockRange { first: Key::new(self.volume, self.first), last: Key::new(self.volume, last) }
     }
 
-    /// Blocks that nobody else may write to the backing store.
+    /// Blocks that no other write to the backing store may touch.
     pub(crate) fn locked(&self, forgets_gaps: bool) -> BlockRange {
         let all = self.blocks();
         if forgets_gaps { BlockRange { last: all.first, ..all } } else { all }
     }
 
-    /// Offsets of the first and the last block that must be read from the backing store.
+    /// Offsets in the extent of the first and the last block to read from the backing store.
     pub(crate) fn to_read(&self) -> Option<(usize, usize)> {
         let gap = |part: &Part| *part == Part::Gap;
         let first = self.parts.iter().position(gap)?;
@@ -130,13 +131,13 @@ impl Extent {
     }
 }
 
-/// How the blocks of a stretch could be written.
+/// The blocks of a candidate extent, counted for both ways of writing them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     runs: u64,
     dirty: u64,
     blocks: u64,
-    /// First and last block to be read, from the start of the extent.
+    /// First and last block to read, relative to the start of the extent.
     read: Option<(u64, u64)>,
 }
 
@@ -151,7 +152,7 @@ impl Tally {
 }
 
 impl Context {
-    /// A block of a gap: where its content is.
+    /// Returns where to read a block of a gap.
     fn gap(&self, id: VolumeId, block: u64) -> Part {
         let slot = self.map.lookup(Key::new(id, block)).filter(|slot| {
             let clean =
@@ -161,7 +162,7 @@ impl Context {
         slot.map_or(Part::Gap, Part::Cached)
     }
 
-    /// The extent to write around `block`.
+    /// Plans the extent to write around `block`.
     pub(crate) fn plan_extent(&mut self, id: VolumeId, block: u64, slot: u32, most: Most) -> Extent {
         let (mut parts, mut first) = (alloc::vec![Part::Dirty(slot)], block);
         if self.map.mask(slot) != MASK_FULL {
@@ -198,7 +199,7 @@ impl Context {
         Extent::new(id, first, extent.parts[..run].to_vec())
     }
 
-    /// The slot of a block that can be added to an extent of discards, or of data.
+    /// Returns the slot of a block if it can join an extent of discards, or of data.
     fn joins(&self, id: VolumeId, block: u64, is_discard: bool) -> Option<u32> {
         let key = Key::new(id, block);
         if !self.map.volumes[usize::from(id.0)].waiting.contains(block)
@@ -212,7 +213,8 @@ impl Context {
             .filter(|slot| self.map.is_discarded(*slot) == is_discard)
     }
 
-    /// Adds the runs behind the end of an extent, and the gaps before them, as far as that pays.
+    /// Adds the runs behind the end of an extent, and the gaps before them, as long as that is
+    /// cheaper.
     fn bridge_gaps(&self, id: VolumeId, first: u64, parts: &mut Vec<Part>, most: Most) {
         let volume = self.volume(id);
         let cost = &volume.destage.cost;
@@ -235,7 +237,7 @@ impl Context {
                 break;
             }
             let Some(slot) = self.joins(id, next, false) else {
-                from = next + 1; // It stays in a gap: its turn comes later.
+                from = next + 1; // Its block stays in a gap; destage writes it later.
                 continue;
             };
             for block in end..next {
@@ -251,7 +253,7 @@ impl Context {
             tally.dirty += 1;
             tally.blocks = parts.len() as u64;
             let filled = tally.filled(cost);
-            // The cheapest by dirty block, if it is cheaper than what it saves.
+            // The lowest cost per dirty block, if it is lower than that of separate runs.
             let pays = filled + filled / GAIN < tally.apart(cost);
             if pays && u128::from(filled) * u128::from(best.1) <= u128::from(best.0) * u128::from(tally.dirty)
             {
@@ -260,7 +262,7 @@ impl Context {
         }
         parts.truncate(best.2);
         if parts.contains(&Part::Gap) {
-            // One long read brings everything; what is dirty is put over it.
+            // One long read covers all gaps; the dirty blocks overwrite their part of it.
             let cached = parts.iter_mut().filter(|part| matches!(part, Part::Cached(_)));
             cached.for_each(|part| *part = Part::Gap);
         }

@@ -1,22 +1,21 @@
-//! Writing dirty blocks back.
+//! Destage: writes dirty blocks back to the backing store.
 //!
-//! An *extent* is what is written back with one device write: adjacent dirty blocks, and perhaps
-//! the gaps between them (`extent`):
+//! An *extent* is a set of adjacent dirty blocks, possibly with the gaps between them, that destage
+//! writes with one device write (`extent`). Destage
 //!
-//! 1. picked by the destage order among the blocks that wait; only blocks that the cache device
-//!    holds durably, in their slot or in the one that they were moved from (I11: else a power cut
-//!    could leave the backing store newer than the cache, and a clean copy of the older content
-//!    would be believed);
-//! 2. under the backing lock: what lies in gaps is read from the backing store; then the rest
-//!    from the cache, and compared with its checksums;
-//! 3. written to the backing store; an extent of discards is zeroed there instead, and its space
-//!    given back;
-//! 4. when the backing store has been flushed: those of its blocks that were not overwritten
-//!    meanwhile become *destaged*, and a clean mark for them is queued for the log. When the mark
-//!    has been appended they are clean (I5).
+//! 1. picks it in destage order among the waiting blocks; only blocks that the cache device holds
+//!    durably, in their slot or in the slot that they were moved from (I11: else a power cut could
+//!    leave the backing store newer than the cache, and recovery would treat a clean copy of the
+//!    older content as current);
+//! 2. under the backing lock, reads the gaps from the backing store, then the rest from the cache,
+//!    and compares that with its checksums;
+//! 3. writes it to the backing store, or, for an extent of discards, zeroes it there and
+//!    deallocates its space;
+//! 4. after a flush of the backing store, sets the blocks of the extent that clients have not
+//!    overwritten meanwhile to *destaged* and queues clean marks for the log. Once its mark has
+//!    been appended, a block is clean (I5).
 //!
-//! Which block is next is decided in `order`, how fast and how many at once in
-//! `rate_controller`.
+//! `order` selects the next block; `rate_controller` decides rate and concurrency.
 
 pub(crate) mod cost;
 pub(crate) mod extent;
@@ -45,18 +44,19 @@ use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
 use forebay_format::{StreamKind, VolumeId};
 
-/// Blocks written since the last backing flush that are worth a flush.
+/// Blocks written since the last backing flush that justify a flush.
 const FLUSH_WORTH_BLOCKS: u64 = 1024;
-/// The same while segments wait for the flush, and are wanted: they may wait for another store.
+/// The same while free segments are short and emptied ones wait for a flush, perhaps of another
+/// store.
 const FLUSH_FOR_ROOM_BLOCKS: u64 = 32;
-/// Gaps are left alone for so long after one could not be read.
+/// Destage leaves gaps alone for so long after a gap could not be read.
 const FILL_PAUSE_NS: Nanos = 10_000_000_000;
-/// Failures in a row after which nobody waits for a rescue any longer; it goes on all the same.
+/// Consecutive failures after which nothing waits for a rescue; the rescue continues all the same.
 const RESCUE_TRIES: u32 = 3;
-/// Blocks that cannot be taken before a look at a volume is given up.
+/// Busy blocks after which destage stops trying a volume for now.
 const BUSY_MAX: u32 = 16;
 
-/// Extents that are being read or written, or wait for a flush of their backing store.
+/// Extents in flight, and those that wait for a flush of their backing store.
 #[derive(Debug)]
 pub(crate) struct Destager {
     extents: Slab<Extent>,
@@ -72,13 +72,13 @@ impl Destager {
     }
 }
 
-/// What a candidate for destage turned out to be.
+/// Result of trying a candidate for destage.
 enum Pick {
-    /// An extent was started.
+    /// Started an extent.
     Started,
-    /// This block cannot be taken now; look further.
+    /// Cannot take this block now; try further ones.
     Busy,
-    /// Nothing can be taken until something else happens.
+    /// Cannot take any block until another event.
     Wait(Limit),
 }
 
@@ -92,16 +92,16 @@ impl Context {
         self.volume_mut(id).destage.rate.count_write();
     }
 
-    /// A flush is under way, and enough for the next one has been written since. Some stores let
-    /// new writes overtake a flush: it would never end.
+    /// Returns true if a flush is in flight, and enough for the next one has been written since. On
+    /// stores that let new writes overtake a flush, it would otherwise never complete.
     fn flush_is_behind(&self, id: VolumeId) -> bool {
         let volume = self.volume(id);
         volume.flusher.is_running() && volume.destage.written_blocks >= FLUSH_WORTH_BLOCKS
     }
 
-    /// The cache device holds what is in this slot durably (I11), or is given up. Only what it
-    /// holds so is moved while it is dirty, and the segment that it came from is not written again
-    /// before a checkpoint knows of the copy (I7): a copy counts from the start.
+    /// Returns true if the cache device holds the content of this slot durably (I11), or is given
+    /// up. Reclaim moves only durable dirty blocks, and the log does not reuse their old segment
+    /// before a checkpoint records the copy (I7): so a copy counts as durable from the start.
     pub(crate) fn is_held(&self, slot: u32) -> bool {
         let segment = self.map.place(slot).0 as usize;
         let is_copy = || self.map.segments[segment].stream == StreamKind::Survivor;
@@ -112,7 +112,7 @@ impl Context {
         self.is_held(slot) || fault::planted(PlantedBug::DestageBeforeDurable)
     }
 
-    /// The last attempt to write back failed, of any volume.
+    /// Returns true if the last write-back of any volume failed.
     pub(crate) fn is_destage_failing(&self) -> bool {
         self.volumes.iter().flatten().any(|volume| volume.destage.rate.failures() > 0)
     }
@@ -131,14 +131,14 @@ impl Context {
         }
     }
 
-    /// Segments are wanted, and some hold nothing but what was written back and waits for a flush.
+    /// Returns true if free segments are short, and a backing flush would empty some.
     fn flush_makes_room(&mut self) -> bool {
         let wanted = self.free.window_size as usize;
         self.free_segments() < wanted && self.map.are_empty_in_use((wanted / 4).max(1))
     }
 
-    /// Flushes the backing store if that is worth it, if somebody waits for it, or if there is
-    /// nothing else to do for it.
+    /// Flushes the backing store if enough was written, if something waits for the flush, or if no
+    /// other destage work is left.
     fn flush_extents(&mut self, id: VolumeId, pressed: bool) {
         let volume = self.volume(id);
         let destage = &volume.destage;
@@ -146,7 +146,7 @@ impl Context {
         if destage.written.is_empty() || volume.flusher.is_running() || resting {
             return;
         }
-        // What waits for a later flush epoch waits for this flush.
+        // Blocks of a later flush epoch wait for this flush.
         let may_go = self.map.volumes[usize::from(id.0)].waiting.next_from(0).is_some();
         let nothing_else = !may_go || pressed || self.stopping;
         let due = destage.in_flight == 0 && nothing_else
@@ -158,7 +158,7 @@ impl Context {
         }
     }
 
-    /// Flushes the backing stores before a shutdown; returns true while that is under way.
+    /// Flushes the backing stores before a shutdown; returns true while flushes are in flight.
     pub(crate) fn flush_backings_for_shutdown(&mut self) -> bool {
         let mut busy = false;
         for index in 0..self.volumes.len() {
@@ -196,8 +196,8 @@ impl Destager {
         }
     }
 
-    /// Starts what the plan allows. Returns what keeps it from more, and until when if that is
-    /// known.
+    /// Starts the extents that the plan allows. Returns the limit that prevents more, and its end
+    /// if known.
     fn start_extents(
         &mut self,
         cx: &mut Context,
@@ -230,7 +230,7 @@ impl Destager {
             let held = cx.volume(id).destage.pages_held;
             let room = quota.saturating_sub(held).min(cx.pages.available(PageUse::Destage));
             if held > 0 && room < plan.extent_blocks.min(quota) / 2 {
-                // Better a long extent soon than a short one now.
+                // A long extent soon is better than a short one now.
                 return (Limit::Scratch, None);
             }
             let most = Most { blocks: room.min(plan.extent_blocks), dirty: plan.extent_dirty };
@@ -269,7 +269,8 @@ impl Destager {
         Pick::Started
     }
 
-    /// Takes pages for an extent and reads what is not in the cache, else what is.
+    /// Takes pages for an extent and reads its gaps from the backing store, or, if it has none, its
+    /// blocks from the cache.
     fn start_extent(&mut self, cx: &mut Context, extent: Extent) {
         let id = extent.volume;
         let (blocks, dirty) = (extent.parts.len() as u32, extent.slots.len() as u32);
@@ -307,7 +308,7 @@ impl Destager {
         }
     }
 
-    /// Reads a stretch of the backing store to the pages of an extent, under its lock.
+    /// Reads a range of the backing store into the pages of an extent, under its lock.
     fn read_gaps(&self, cx: &mut Context, number: u32, from: usize, to: usize) {
         let extent = self.extents.get(number);
         let (id, offset) = (extent.volume, (extent.first + from as u64) * BLOCK);
@@ -322,7 +323,7 @@ impl Destager {
             return;
         }
         cx.cover(CoverageMark::GapUnreadable);
-        // Perhaps a sector between dirty blocks cannot be read: they are written without it.
+        // A sector between dirty blocks may be unreadable: write them without the gap.
         let id = self.extents.get(number).volume;
         let until = cx.now + FILL_PAUSE_NS;
         cx.volume_mut(id).destage.fill_pause_until = until;
@@ -330,7 +331,7 @@ impl Destager {
         self.retry_extent(cx, number);
     }
 
-    /// Reads what an extent has in the cache.
+    /// Reads the blocks of an extent that are cached.
     fn read_extent(&mut self, cx: &mut Context, number: u32) {
         let mut at = 0;
         while at < self.extents.get(number).parts.len() {
@@ -493,7 +494,7 @@ impl Destager {
         }
     }
 
-    /// Device work for an extent is over: others may write these blocks of the backing store.
+    /// Releases the pages and the backing lock of an extent whose device operations have ended.
     fn end_extent_io(&mut self, cx: &mut Context, number: u32) {
         let forgets_gaps = fault::planted(PlantedBug::FillGapsUnlocked);
         let extent = self.extents.get_mut(number);
@@ -514,8 +515,9 @@ impl Destager {
         cx.release_backing(range);
     }
 
-    /// A block was moved `from` where it was picked: it is written back, and becomes clean, where
-    /// it is now. Else it would have to wait for its turn once more, as old as it is.
+    /// Follows a block that was moved `from` the slot in which destage picked it, so that it
+    /// becomes clean in its new slot. Else it would have to wait for its turn once more, however
+    /// old it is.
     pub(crate) fn follow(&mut self, cx: &mut Context, (from, to): (u32, u32)) {
         if fault::planted(PlantedBug::LoseMovedExtent) {
             return;
@@ -527,14 +529,14 @@ impl Destager {
         let (at, extent) = found.expect("a block that was picked is in an extent");
         extent.slots[at] = to;
         cx.map.pin(to);
-        // What is being read, or compared, is read from where it was.
+        // Reads and comparisons in flight stay on the old slot.
         match extent.parts.iter_mut().find(|part| **part == Part::Dirty(from)) {
             Some(part) => *part = Part::Cached(from),
             None => cx.map.unpin(from),
         }
     }
 
-    /// An extent could not be written: its blocks wait again.
+    /// Drops an extent that could not be written: its blocks wait again.
     fn retry_extent(&mut self, cx: &mut Context, number: u32) {
         let extent = self.extents.remove(number);
         for slot in extent.slots {
@@ -544,7 +546,8 @@ impl Destager {
         }
     }
 
-    /// A backing flush has ended: the extents that it covers are destaged, or wait again.
+    /// Handles the end of a backing flush: the extents that it covers become destaged, or wait
+    /// again.
     pub(crate) fn flushed(&mut self, cx: &mut Context, id: VolumeId, ok: bool) {
         let mut extents = core::mem::take(&mut cx.volume_mut(id).destage.flushing);
         if !ok && !fault::planted(PlantedBug::TrustDestageInFlight) {
@@ -569,7 +572,7 @@ impl Destager {
                     cx.rescued(slot);
                     blocks += 1;
                 } else if cx.map.state(slot) == BlockState::Dirty {
-                    // A shadow is an older version: of its block a newer one is at risk.
+                    // A shadow is an older version: the newer one of its block stays at risk.
                     if cx.fenced && !cx.map.is_shadow(slot) {
                         cx.note_safer(cx.map.key(slot), cx.map.mask(slot));
                     }
@@ -590,8 +593,8 @@ impl Destager {
         cx.tell(Event::Destaged { volume: id, blocks, saturated });
     }
 
-    /// A flush has failed: what was written while it ran may have reached the backing store before
-    /// it, and have been dropped with the rest. It is written again (I84).
+    /// Handles a failed flush: extents written while it was in flight may have reached the backing
+    /// store before it and been dropped with the rest. Destage writes them again (I84).
     fn distrust_written(&mut self, cx: &mut Context, id: VolumeId, failed: &mut Vec<u32>) {
         let destage = &mut cx.volume_mut(id).destage;
         destage.written_blocks = 0;
@@ -601,9 +604,9 @@ impl Destager {
         }
     }
 
-    /// What was written back of these blocks is about to be written over: whatever a flush makes
-    /// durable, it is not their content (`slots` is sorted). They are dirty, until the write past
-    /// the cache drops them, and stay it if that write fails.
+    /// Sets blocks back to dirty that a bypass write is about to overwrite on the backing store
+    /// (`slots` is sorted): a flush no longer makes their content durable. They stay dirty until
+    /// the bypass write drops them, and if it fails.
     pub(crate) fn undo(&mut self, cx: &mut Context, id: VolumeId, slots: &[u32]) {
         if slots.is_empty() {
             return;

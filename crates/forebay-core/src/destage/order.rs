@@ -1,17 +1,17 @@
-//! The order of destage: the dirty block that is written back next.
+//! Destage order: selects the next dirty block to write back.
 //!
-//! - **elevator**: the next one by address behind the last one written, round and round.
-//! - **fifo**: the one whose bytes were written first: segments by age, slots in their order.
-//! - **lru**: as fifo, but a block that was read since it was written is spared once: passes that
-//!   spare such blocks alternate with passes that take everything (an overwrite moves a block to
-//!   the youngest segment, so writes count by themselves). An approximation: within a segment, and
-//!   among blocks that were read, age decides.
-//! - **ordered**: see `ordered`; swept like elevator as long as nothing better is known.
+//! - **elevator**: the next one by address behind the last one written, wrapping around at the end.
+//! - **fifo**: the block that was written first: segments by age, slots in their order.
+//! - **lru**: as fifo, but it spares a block once if it was read since it was written: passes that
+//!   spare such blocks alternate with passes that take all (an overwrite moves a block to the
+//!   youngest segment, so writes need no extra rule). An approximation: within a segment, and among
+//!   blocks that were read, age decides.
+//! - **ordered**: see `ordered`; within a flush epoch as elevator.
 //!
-//! Every order may be chosen at any instant: what waits is in one set
-//! ([`crate::base::bitset::BlockSet`]) that does not know of orders, and the walk by age ends in
-//! the sweep, so no block can be left behind. A block that reclaim moved is as young as its copy
-//! for fifo and lru (not for `flush_period`).
+//! The operator can choose any order at any time: all waiting blocks are in one set
+//! ([`crate::base::bitset::BlockSet`]) that is independent of the order, and the walk by age falls
+//! back to the sweep, so no block is left behind. For fifo and lru a block that reclaim moved is as
+//! young as its copy (not for `flush_period`).
 
 use crate::api::settings::DestageOrder;
 use crate::context::Context;
@@ -19,7 +19,7 @@ use crate::destage::state::DestageWalk;
 use crate::map::segment::BlockState;
 use forebay_format::VolumeId;
 
-/// Slots that one pick looks at before it falls back to the sweep: bounds the work of an event.
+/// Slots that one pick examines before it falls back to the sweep: bounds the work of an event.
 const SCAN_SLOTS_MAX: u32 = 8192;
 
 impl Context {
@@ -28,7 +28,7 @@ impl Context {
         waiting.next_from(self.volume(id).destage.cursor).or_else(|| waiting.next_from(0))
     }
 
-    /// Goes on with the walk from the oldest segment to the youngest.
+    /// Continues the walk from the oldest segment to the youngest.
     fn next_by_age(&mut self, id: VolumeId, spare: bool) -> Option<u64> {
         if self.map.volumes[usize::from(id.0)].waiting.len() == 0 {
             return None;
@@ -54,7 +54,7 @@ impl Context {
         found
     }
 
-    /// The next block in the walk's segment that waits.
+    /// Returns the next waiting block in the walk's segment.
     fn walk_segment(
         &self,
         id: VolumeId,
@@ -82,8 +82,8 @@ impl Context {
         None
     }
 
-    /// A block has come to wait again: the walk goes back to it, so that an old block does not wait
-    /// for a whole turn.
+    /// Moves the walk back to a block that waits again, so that an old block does not wait for a
+    /// whole pass.
     pub(crate) fn rewind_walk(&mut self, id: VolumeId, slot: u32) {
         let (number, index) = self.map.place(slot);
         let segment = (self.map.segments[number as usize].born, number);
@@ -93,7 +93,7 @@ impl Context {
         }
     }
 
-    /// The block to write back next, if any waits.
+    /// Returns the next block to write back, if any waits.
     pub(crate) fn next_to_destage(&mut self, id: VolumeId) -> Option<u64> {
         if self.runs_without_cache()
             && let Some(urgent) = self.next_urgent(id, self.volume(id).destage.cursor)

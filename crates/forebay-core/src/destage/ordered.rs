@@ -1,25 +1,26 @@
-//! Ordered destage: flush epoch by flush epoch, so that the backing store alone is at every instant
-//! a crash-consistent, older image of the volume, even if the cache device is lost (decision 0011,
-//! I23, I24).
+//! Ordered destage: writes back flush epoch by flush epoch, so that at every instant the backing
+//! store alone is a crash-consistent, older image of the volume, even if the cache device is lost
+//! (decision 0011, I23, I24).
 //!
-//! What is logged belongs to the open **flush epoch** of its volume. A FLUSH that is taken in ends
-//! the epoch, and so does a FUA write once its data is logged, if anything was logged in it. So
-//! whoever wrote after such a request was answered wrote in a later epoch. An epoch becomes
-//! *active*, and may be destaged, in any order, when of all earlier ones
+//! Each logged write belongs to the open **flush epoch** of its volume. If anything was logged in
+//! the epoch, a FLUSH ends it on arrival, and a FUA write once its data is logged. So writes
+//! submitted after the reply to such a request belong to a later epoch. An epoch becomes *active*,
+//! and destage may write it in any order, when of all earlier epochs
 //!
-//! - nothing waits, is being written, or waits for the flush of the backing store, and
-//! - the clean marks are durable: else a crash would bring old blocks back, to be written over
-//!   newer ones.
+//! - no block waits, is being written, or waits for the flush of the backing store, and
+//! - the clean marks are durable: else recovery after a crash would find old blocks dirty, and
+//!   destage would write them over newer ones.
 //!
-//! A write past the cache belongs to the epoch that is open when it holds its block lock, and waits
-//! until that epoch is active: a fixed goal, so it ends, whatever other clients write meanwhile.
+//! A bypass write belongs to the epoch that is open when it holds its block lock, and waits until
+//! that epoch is active. That is a fixed goal, so the wait ends however much other clients write
+//! meanwhile.
 //!
-//! The guarantee begins and ends with a checkpoint ([`OrderPhase`]): recovery relies on what it
-//! says. When it begins, what was dirty before has been drained as epoch 0; when it ends, nothing
-//! is destaged until the checkpoint is in effect, and then shadows are void.
+//! The guarantee begins and ends with a checkpoint ([`OrderPhase`]), on which recovery relies.
+//! Before it begins, destage drains the earlier dirty blocks as epoch 0. When it ends, destage
+//! pauses until the checkpoint is in effect, and then shadows are void.
 //!
-//! A lost block breaks the order: the epoch cannot become complete. It is reported, the guarantee
-//! ends, and begins again when what is dirty has been drained.
+//! A lost block breaks the order, because its epoch cannot become complete. The engine reports it
+//! and ends the guarantee, which begins again once the dirty blocks have been drained.
 
 use crate::api::settings::DestageOrder;
 use crate::api::{Device, Notice, RequestKind};
@@ -46,7 +47,7 @@ impl Context {
         self.map.volumes.get_mut(usize::from(volume.0))?.waiting.order.as_deref_mut()
     }
 
-    /// What a batch says of the epoch of an item.
+    /// Returns the flush epoch that a batch records for an item; 0: none.
     pub(crate) fn flush_epoch(&mut self, stream: StreamKind, item: &Item) -> u32 {
         let counts = stream == StreamKind::Write && matches!(item.kind, ItemKind::Data { dirty: true, .. });
         match self.order_mut(item.key.volume()) {
@@ -58,12 +59,13 @@ impl Context {
         }
     }
 
-    /// What a checkpoint taken now says of a volume: its open epoch if the guarantee holds, else 0.
+    /// Returns the epoch that a checkpoint taken now records for a volume: the open one if the
+    /// guarantee holds, else 0.
     pub(crate) fn order_claim(&self, volume: VolumeId) -> u64 {
         self.order(volume).filter(|order| order.is_promised()).map_or(0, |order| order.current)
     }
 
-    /// A checkpoint is being taken.
+    /// Notes which guarantees the checkpoint that is being taken records.
     pub(crate) fn note_order_claims(&mut self) {
         for map in &mut self.map.volumes {
             if let Some(order) = &mut map.waiting.order {
@@ -72,7 +74,7 @@ impl Context {
         }
     }
 
-    /// A checkpoint is in effect: guarantees begin and end.
+    /// Begins and ends guarantees when a checkpoint takes effect.
     pub(crate) fn orders_checkpointed(&mut self) {
         for index in 0..self.map.volumes.len() {
             let Some(order) = &mut self.map.volumes[index].waiting.order else { continue };
@@ -84,7 +86,7 @@ impl Context {
         }
     }
 
-    /// Recovery knows the volume table: guarantees that held go on.
+    /// Continues the guarantees that the recovered volume table records.
     pub(crate) fn recover_orders(&mut self, table: &[VolumeEntry]) {
         for entry in table.iter().filter(|entry| entry.flush_epoch > 0) {
             let order = Order::new(OrderPhase::InForce, entry.flush_epoch);
@@ -92,8 +94,7 @@ impl Context {
         }
     }
 
-    /// Recovery found out the epoch of a slot that it has described. False if the volume has no
-    /// order.
+    /// Sets the epoch of a recovered slot. Returns false if the volume has no order.
     pub(crate) fn recover_epoch(&mut self, slot: u32, low: u32) -> bool {
         let low = if fault::planted(PlantedBug::ForgetEpochs) { 1 } else { low };
         let Some(order) = self.order_mut(self.map.key(slot).volume()) else { return false };
@@ -102,7 +103,8 @@ impl Context {
         true
     }
 
-    /// Replays a dirty block: without an epoch it was written after the guarantee had ended.
+    /// Replays the epoch of a dirty block: one without an epoch was written after the guarantee had
+    /// ended.
     pub(crate) fn replay_epoch(&mut self, slot: u32, low: u32) {
         if low == 0 {
             self.map.dissolve_order(usize::from(self.map.key(slot).volume().0));
@@ -111,16 +113,16 @@ impl Context {
         }
     }
 
-    /// The volume has left the table, a shadow cannot be found any more, or nobody knows what is on
-    /// the backing store: no guarantee. If the checkpoint in effect says otherwise the next one
-    /// must be in effect before anything of the volume is destaged or logged.
+    /// Drops the guarantee: the volume has left the table, a shadow cannot be found, or the content
+    /// of the backing store is unknown. If the checkpoint in effect records a guarantee, the next
+    /// one must be in effect before the volume is destaged or logged.
     pub(crate) fn forget_order(&mut self, volume: VolumeId) {
         self.map.dissolve_order(usize::from(volume.0));
     }
 
-    /// Recovery has ended: what comes now is later than all that was found. Volumes that are to be
-    /// destaged in another order from now on lose their guarantee; those that are not attached keep
-    /// it.
+    /// Resumes orders after recovery: new writes are later than all recovered ones. Attached
+    /// volumes that now have another destage order lose their guarantee, as do volumes with
+    /// inconsistent shadows; volumes that are not attached otherwise keep it.
     pub(crate) fn resume_orders(&mut self) {
         let leaving: Vec<VolumeId> = self
             .volumes
@@ -142,18 +144,17 @@ impl Context {
         }
     }
 
-    /// True if the guarantee of [`DestageOrder::Ordered`] is in force: the backing store alone,
-    /// whatever happens to the cache device, is a crash-consistent, older image of the volume (but
-    /// for blocks reported as lost). A volume that is kept in the cache without being attached
-    /// keeps the guarantee that it had, see [`Notice::OrderYielded`].
+    /// Returns true if the guarantee of [`DestageOrder::Ordered`] is in force: even if the cache
+    /// device is lost, the backing store alone is a crash-consistent, older image of the volume
+    /// (except for blocks reported as lost). A kept volume retains its guarantee, see
+    /// [`Notice::OrderYielded`].
     pub(crate) fn is_ordered(&self, volume: VolumeId) -> bool {
         let wanted = self.volume_settings(volume).map(|settings| settings.destage_order);
         let phase = self.order(volume).map(|order| order.phase);
         wanted.is_none_or(|wanted| wanted == DestageOrder::Ordered) && phase == Some(OrderPhase::InForce)
     }
 
-    /// A FLUSH was taken in, or the data of a FUA write was logged: what comes from now on is
-    /// later.
+    /// Ends the open epoch: a FLUSH has arrived, or the data of a FUA write was logged.
     pub(crate) fn end_flush_epoch(&mut self, volume: VolumeId, kind: RequestKind) {
         let barrier = self.log.streams[StreamKind::Write.index()].next_sequence;
         if kind != RequestKind::Flush && fault::planted(PlantedBug::FuaKeepsEpoch) {
@@ -165,7 +166,7 @@ impl Context {
         }
     }
 
-    /// The clean mark of a slot was appended.
+    /// Notes that the clean mark of a slot was appended.
     pub(crate) fn note_marked(&mut self, slot: u32) {
         let ticket = self.flushes.cache.ticket();
         if let Some(order) = self.order_mut(self.map.key(slot).volume()) {
@@ -173,9 +174,9 @@ impl Context {
         }
     }
 
-    /// Nobody writes back what a volume that is not attached has dirty, and its place in the order
-    /// keeps it from being moved: its order gives way to whoever needs the room. True if it was
-    /// attached, or has no order.
+    /// Ends the order of a volume that is not attached, to make room: destage does not write back
+    /// its dirty blocks, and the order prevents their relocation. Returns true if the volume is
+    /// attached or has no order.
     fn yield_order(&mut self, volume: VolumeId) -> bool {
         if self.is_attached(volume) {
             return true;
@@ -194,14 +195,14 @@ impl Context {
         false
     }
 
-    /// This block is in the way.
+    /// Ends the order of the volume that keeps this slot from being relocated.
     pub(crate) fn yield_order_of(&mut self, slot: u32) {
         if self.map.is_fixed(slot) {
             self.yield_order(self.map.key(slot).volume());
         }
     }
 
-    /// The version of a block that must reach the backing store is lost.
+    /// Ends the guarantee: the version of a block that must reach the backing store is lost.
     pub(crate) fn break_order(&mut self, key: Key) {
         let Some(order) = self.order_mut(key.volume()).filter(|order| order.is_promised()) else { return };
         order.phase = OrderPhase::Leaving;
@@ -219,12 +220,12 @@ impl Context {
             return;
         }
         if self.volume(id).shrinking && !fault::planted(PlantedBug::AdvanceInShrink) {
-            return; // A crash may bring back blocks beyond the new end, and they belong to this epoch.
+            return; // A crash may restore blocks beyond the new end, of this epoch.
         }
         let stream = &self.log.streams[StreamKind::Write.index()];
         let all_applied = stream.nothing_in_flight() || stream.completed_sequence >= order.barrier;
         if order.first().is_none() && !all_applied {
-            return; // Something of an earlier epoch is on its way to the log.
+            return; // Appends of an earlier epoch are in flight.
         }
         let urgent =
             order.first().is_some() || order.phase == OrderPhase::Entering || self.writes_wait_for_order(id);
@@ -251,7 +252,7 @@ impl Context {
         }
     }
 
-    /// Lets a write past the cache go on when its epoch is active.
+    /// Lets a bypass write continue once its epoch is active.
     pub(crate) fn await_turn(&mut self, direct: u32, volume: VolumeId) {
         let overtakes = fault::planted(PlantedBug::OvertakeEpochs);
         let Some(order) = self.order_mut(volume).filter(|_| !overtakes) else {
@@ -260,8 +261,8 @@ impl Context {
         };
         let epoch = order.current;
         if order.phase == OrderPhase::Entering && order.active == 0 {
-            // What was dirty before may take hours. The guarantee begins only when it holds for
-            // this write too.
+            // Draining the earlier dirty blocks may take hours. The guarantee begins only when it
+            // holds for this write too.
             order.until = order.until.max(epoch);
             self.tell(Event::OrderReached(direct));
             return;
@@ -270,12 +271,12 @@ impl Context {
         self.wake_order_waiters();
     }
 
-    /// True if a write past the cache waits for destage of a volume.
+    /// Returns true if a bypass write waits for destage of a volume.
     pub(crate) fn writes_wait_for_order(&self, volume: VolumeId) -> bool {
         self.order_waiters.iter().any(|waiter| waiter.volume == volume)
     }
 
-    /// The writes past the cache of a volume that wait for their turn, which they do no longer.
+    /// Removes the waiting bypass writes of a volume from the wait list and returns them.
     pub(crate) fn leave_order(&mut self, volume: VolumeId) -> Vec<u32> {
         let left = self.order_waiters.extract_if(.., |waiter| waiter.volume == volume);
         left.map(|waiter| waiter.direct).collect()
@@ -296,8 +297,8 @@ impl Context {
         }
     }
 
-    /// Begins and ends orders as the settings say, and lets epochs become active. `is_moving`: a
-    /// block of the volume is being moved.
+    /// Begins and ends orders as the settings require, and makes epochs active. `is_moving`:
+    /// returns true if a block of the volume is being relocated.
     pub(crate) fn step_ordered(&mut self, is_moving: impl Fn(VolumeId) -> bool) {
         self.log.order_waits_for_marks = false;
         for index in 0..self.volumes.len() {
@@ -324,7 +325,7 @@ impl Context {
         let Some(order) = self.order_mut(id) else { return };
         match order.phase {
             OrderPhase::Entering if !wanted => self.map.dissolve_order(usize::from(id.0)),
-            // A move that began before may still leave a record without an epoch in the log.
+            // A relocation begun before may still leave a record without an epoch in the log.
             OrderPhase::Entering if order.active >= order.until.max(1) && !moving => {
                 order.phase = OrderPhase::Confirming;
                 self.want_checkpoint();
@@ -337,9 +338,10 @@ impl Context {
         }
     }
 
-    /// Reclaim has found no segment to empty. If somebody needs one and nothing else can make room,
-    /// volumes that are not attached give up their order. (After a start nobody needs any: whoever
-    /// is attached then finds its order as it was.) `checkpoint_idle`: none is being taken.
+    /// Ends the order of volumes that are not attached, one at a time, if reclaim has found no
+    /// segment to empty, the write stream needs one and nothing else can make room. (After a start
+    /// no stream needs any, so a volume attached then keeps its order.) `checkpoint_idle`: no
+    /// checkpoint is in progress.
     pub(crate) fn yield_kept_orders(&mut self, checkpoint_idle: bool) {
         let stream = &self.log.streams[StreamKind::Write.index()];
         let needed = stream.room(self.batch_blocks()) == 0 && !stream.is_idle();
@@ -356,7 +358,7 @@ impl Context {
         }
         for index in 0..self.map.volumes.len() as u16 {
             if !self.yield_order(VolumeId(index)) {
-                return; // One after the other: it may be enough.
+                return; // One at a time: it may be enough.
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The report of a volume's destage.
+//! A volume's destage report.
 
 use crate::api::RequestKind;
 use crate::api::destage::DestageReport;
@@ -17,7 +17,7 @@ impl Context {
             as u64
     }
 
-    /// How destage of a volume is going, and what limits it. `None` if it is not attached.
+    /// Returns state and limit of a volume's destage; `None` if it is not attached.
     pub(crate) fn destage_report(&self, volume: VolumeId) -> Option<DestageReport> {
         let state = self.volumes.get(usize::from(volume.0))?.as_ref()?;
         let (map, control) = (&self.map.volumes[usize::from(volume.0)], &state.destage.rate);

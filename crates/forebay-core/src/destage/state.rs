@@ -1,44 +1,43 @@
-//! The state that destage keeps of a volume.
+//! Per-volume state of destage.
 
 use crate::api::Nanos;
 use crate::destage::cost::Cost;
 use crate::destage::rate_controller::RateController;
 use alloc::vec::Vec;
 
-/// What was written is made durable after this time at the latest, if nothing else calls for a
-/// flush.
+/// Longest time from the first unflushed destage write to the flush of the backing store.
 pub(super) const FLUSH_DELAY_NS: Nanos = 1_000_000_000;
 
-/// Where the walk by age of a volume is.
+/// Position of a volume's walk by age.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DestageWalk {
     /// Age (sequence of the first batch) and number of the segment, and the next slot in it.
     pub(super) segment: (u64, u32),
     pub(super) slot: u32,
-    /// In this pass blocks that were read are taken too (lru).
+    /// This pass takes blocks that were read, too (lru).
     pub(super) takes_hits: bool,
 }
 
 /// Destage of one volume.
 #[derive(Debug, Default)]
 pub(crate) struct Destage {
-    /// Where the elevator is.
+    /// Position of the elevator.
     pub(crate) cursor: u64,
-    /// Where the walk by age is.
+    /// Position of the walk by age.
     pub(crate) walk: DestageWalk,
-    /// How fast it goes.
+    /// Rate and concurrency.
     pub(crate) rate: RateController,
-    /// What the backing store takes for an operation.
+    /// Cost of an operation on the backing store.
     pub(crate) cost: Cost,
     /// Extents started.
     pub(crate) started: u64,
-    /// Until then gaps are not filled: one could not be read.
+    /// Until then destage fills no gaps: one could not be read.
     pub(crate) fill_pause_until: Nanos,
     /// Extents being read or written.
     pub(super) in_flight: u32,
     /// Pages that they hold.
     pub(super) pages_held: u32,
-    /// Extents on the backing store that no flush covers.
+    /// Extents written to the backing store that no flush covers.
     pub(crate) written: Vec<u32>,
     pub(super) written_blocks: u64,
     /// When the first of them was written.
@@ -53,12 +52,12 @@ impl Destage {
         self.in_flight
     }
 
-    /// When blocks that were written must be made durable, if nothing happens before.
+    /// When destage must flush the backing store, if it has not done so before.
     pub(crate) fn flush_deadline(&self) -> Option<Nanos> {
         let due = self.written_since.saturating_add(FLUSH_DELAY_NS).max(self.rate.backoff_until());
         (!self.written.is_empty()).then_some(due)
     }
-    /// Extents are being written, or wait for a flush.
+    /// Returns true if extents are in flight, or wait for a flush.
     pub(crate) fn is_under_way(&self) -> bool {
         self.in_flight > 0 || !self.written.is_empty() || !self.flushing.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Calls of the operator: settings, drains, and changes of volumes and of the pool.
+//! The operator's calls: settings, drains, and changes of volumes and of the pool.
 
 use crate::api::Nanos;
 use crate::api::config::Attachment;
@@ -14,7 +14,7 @@ use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::{Members, VolumeId};
 
 impl Engine {
-    /// Changes settings of a volume; requests already under way end as they began.
+    /// Changes settings of a volume; requests in flight complete under the old settings.
     ///
     /// # Errors
     /// The settings are out of range or contradict each other; nothing was changed.
@@ -56,8 +56,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Starts or ends a drain, see [`Drain`]. It does not end by itself: what becomes dirty later
-    /// is drained as well.
+    /// Starts or ends a drain, see [`Drain`]. It does not end by itself: blocks that become dirty
+    /// later are drained as well.
     pub fn set_drain(&mut self, now: Nanos, volume: VolumeId, drain: Drain) {
         self.begin(now);
         if let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(volume.0)) {
@@ -65,26 +65,26 @@ impl Engine {
         }
     }
 
-    /// Releases all pins of a volume, as when the rule that made them is gone. Takes effect bit by
-    /// bit; pins made meanwhile may be released too.
+    /// Releases all pins of a volume, for instance after the operator has removed the rule that set
+    /// them. Works incrementally; it may also release pins set meanwhile.
     pub fn unpin_all(&mut self, now: Nanos, volume: VolumeId) {
         self.begin(now);
         self.shares.sweep(volume, SweepTask::Unpin);
     }
 
-    /// Forgets the clean blocks of a volume, pinned ones included. Takes effect bit by bit; what is
-    /// filled meanwhile may stay. Blocks that only the cache has are not touched.
+    /// Drops the clean blocks of a volume, including pinned ones. Works incrementally; blocks
+    /// filled meanwhile may stay. Dirty blocks stay.
     pub fn forget_clean(&mut self, now: Nanos, volume: VolumeId) {
         self.begin(now);
         self.shares.sweep(volume, SweepTask::DropClean);
     }
 
-    /// The backing store of a volume was taken away, and is open again as another device: a disk
-    /// that was unplugged. It may lack what it acknowledged and had not flushed, so the first flush
-    /// from now on fails (I83), and what was written back is written again. It may have been
-    /// changed elsewhere, so its clean blocks are forgotten: operations may go to it when
-    /// [`Engine::is_sweeping`] is false. No operation of the volume may be under way on the old
-    /// device. Nothing follows if the volume is not attached.
+    /// Handles a backing store that disappeared and was reopened as another device, such as an
+    /// unplugged disk. It may have lost acknowledged writes that were not flushed, so its next
+    /// flush fails if it has such writes (I83), and destage writes their blocks again. Another
+    /// system may have changed it, so the engine drops the volume's clean blocks: the owner may
+    /// submit operations to it once [`Engine::is_sweeping`] returns false. No operation of the
+    /// volume may be in flight on the old device. Does nothing if the volume is not attached.
     pub fn backing_reopened(&mut self, now: Nanos, volume: VolumeId) {
         self.begin(now);
         let Some(Some(attached)) = self.cx.volumes.get_mut(usize::from(volume.0)) else { return };
@@ -93,17 +93,17 @@ impl Engine {
         self.shares.sweep(volume, SweepTask::DropClean);
     }
 
-    /// The smallest number that a new volume may have, if there is any left.
+    /// Returns the smallest free number for a new volume, if there is any.
     #[must_use]
     pub fn free_volume_id(&self) -> Option<VolumeId> {
         self.lifecycle.free_volume_id(&self.cx)
     }
 
-    /// Attaches a volume while the cache is in use. `entry.id` is a number of the table, and then
-    /// `entry.uuid` must be the one there, or a free one ([`Engine::free_volume_id`]).
-    /// [`Notice::Attached`](crate::Notice::Attached) or
-    /// [`Notice::AttachFailed`](crate::Notice::AttachFailed) follows; requests are taken from the
-    /// former on.
+    /// Attaches a volume while the cache is in use. `entry.id` is either a number in the volume
+    /// table, whose entry must have the same `entry.uuid`, or a free one
+    /// ([`Engine::free_volume_id`]). [`Notice::Attached`](crate::Notice::Attached) or
+    /// [`Notice::AttachFailed`](crate::Notice::AttachFailed) follows; the engine takes requests
+    /// from the former on.
     ///
     /// # Errors
     /// It cannot be attached now; nothing was changed.
@@ -117,38 +117,40 @@ impl Engine {
         self.lifecycle.attach(&mut self.cx, entry, attachment)
     }
 
-    /// Begins to drain a volume to the end: writes go to the backing store at once from now on,
-    /// beside being cached, so nothing becomes dirty and the drain ends however much is written.
+    /// Begins to drain a volume to the end: from now on writes are written through to the backing
+    /// store, so no block becomes dirty and the drain ends however much clients write.
     /// [`Engine::cancel_detach`] undoes it.
     ///
     /// # Errors
-    /// The volume is not attached, or something else is under way.
+    /// The volume is not attached, or another change is in progress.
     pub fn begin_detach(&mut self, now: Nanos, volume: VolumeId) -> Result<(), LifecycleError> {
         self.begin(now);
         self.lifecycle.begin_detach(&mut self.cx, volume)
     }
 
-    /// Goes back to serving: after [`Engine::begin_detach`], or after [`Engine::detach_volume`] as
-    /// long as that has not passed the point of no return. In the latter case
+    /// Returns to normal service after [`Engine::begin_detach`], or after [`Engine::detach_volume`]
+    /// up to its point of no return. In the latter case
     /// [`Notice::DetachFailed`](crate::Notice::DetachFailed) with [`LifecycleError::Cancelled`]
-    /// follows, and requests are taken again at once.
+    /// follows, and the engine takes requests again at once.
     ///
     /// # Errors
-    /// It is too late, or there is nothing to cancel.
+    /// It is too late, another change is in progress, or the volume is not attached.
     pub fn cancel_detach(&mut self, now: Nanos, volume: VolumeId) -> Result<(), LifecycleError> {
         self.begin(now);
         self.lifecycle.cancel_detach(&mut self.cx, volume)
     }
 
-    /// Takes a volume away. Its requests under way end; later ones get `RequestError::Shutdown`. To
-    /// keep it, [`Action::VolumeQuiet`](crate::Action::VolumeQuiet) follows, to be answered by
+    /// Detaches a volume. Requests in flight complete; later ones fail with
+    /// `RequestError::Shutdown`. If the volume is kept,
+    /// [`Action::VolumeQuiet`](crate::Action::VolumeQuiet) follows, which the owner answers with
     /// [`Engine::finish_detach`]. Then [`Notice::Detached`](crate::Notice::Detached) or
-    /// [`Notice::DetachFailed`](crate::Notice::DetachFailed) follows; after the latter the volume
-    /// is served as before. A volume of the table that is not attached can be discarded.
+    /// [`Notice::DetachFailed`](crate::Notice::DetachFailed) follows; after the latter the engine
+    /// serves the volume as before. `DetachHow::Discard` also accepts a volume of the table that is
+    /// not attached.
     ///
     /// # Errors
-    /// Something else is under way, or the volume has blocks that the chosen way does not allow
-    /// for.
+    /// Another change is in progress, or the volume has dirty or lost blocks that `how` does not
+    /// permit.
     pub fn detach_volume(
         &mut self,
         now: Nanos,
@@ -159,13 +161,14 @@ impl Engine {
         self.lifecycle.detach(&mut self.cx, volume, how)
     }
 
-    /// Answers [`Action::VolumeQuiet`](crate::Action::VolumeQuiet): what the backing store looks
-    /// like now that nothing writes to it. Samples must be of blocks that are not dirty
-    /// ([`Engine::block_status`]). Nobody may write to it until `Detached` or `DetachFailed` has
-    /// come.
+    /// Answers [`Action::VolumeQuiet`](crate::Action::VolumeQuiet) with the state of the backing
+    /// store, now that no writes are in flight. Samples must be of blocks that are not dirty
+    /// ([`Engine::block_status`]). Nothing may write to the store until `Detached` or
+    /// `DetachFailed` follows.
     ///
     /// # Errors
-    /// Nobody asked, or it was cancelled meanwhile: there is nothing to do.
+    /// No `VolumeQuiet` is pending, or the detach was cancelled meanwhile: the owner need do
+    /// nothing.
     pub fn finish_detach(
         &mut self,
         now: Nanos,
@@ -176,47 +179,48 @@ impl Engine {
         self.lifecycle.finish_detach(volume, backing)
     }
 
-    /// Changes the size of a volume. A larger backing store must be there before, and a smaller one
-    /// may be cut only after [`Notice::VolumeResized`](crate::Notice::VolumeResized). Requests
-    /// beyond a smaller end are refused from now on, and what the cache has of it is given up.
+    /// Changes the size of a volume. The owner enlarges the backing store before, and may shrink it
+    /// only after [`Notice::VolumeResized`](crate::Notice::VolumeResized). From now on the engine
+    /// refuses requests beyond a smaller end, and it drops the cached blocks there.
     ///
     /// # Errors
-    /// The volume is not attached, something else is under way, or the size is not a multiple of
-    /// the backing store's sectors.
+    /// The volume is not attached, another change is in progress, or the size is not a multiple of
+    /// the backing store's sector size.
     pub fn resize_volume(&mut self, now: Nanos, volume: VolumeId, bytes: u64) -> Result<(), LifecycleError> {
         self.begin(now);
         self.lifecycle.resize(&mut self.cx, volume, bytes)
     }
 
-    /// The cache device has become longer: takes its new end into use.
+    /// Extends the cache over the new space of a cache device that has grown.
     /// [`Notice::PoolResized`](crate::Notice::PoolResized) or
     /// [`Notice::PoolResizeFailed`](crate::Notice::PoolResizeFailed) follows.
     ///
     /// # Errors
-    /// Something else is under way, or the cache cannot grow so far
+    /// Another change is in progress, or the cache cannot grow to this size
     /// ([`Geometry::segments_max`](forebay_format::Geometry::segments_max)).
     pub fn grow_pool(&mut self, now: Nanos, device_bytes: u64) -> Result<(), LifecycleError> {
         let members = self.cx.superblock.members;
         self.resize_pool(now, device_bytes, members)
     }
 
-    /// The cache device is to become shorter: empties its end. It may be cut only after
-    /// [`Notice::PoolResized`](crate::Notice::PoolResized);
-    /// [`Notice::PoolResizeFailed`](crate::Notice::PoolResizeFailed) says that it cannot be, and
-    /// that everything is as it was.
+    /// Empties the end of the cache device, so that the owner can shrink it: only after
+    /// [`Notice::PoolResized`](crate::Notice::PoolResized).
+    /// [`Notice::PoolResizeFailed`](crate::Notice::PoolResizeFailed) reports that it cannot, and
+    /// that nothing has changed.
     ///
     /// # Errors
-    /// Something else is under way, too few segments would be left, or too few for what must stay
-    /// in the cache.
+    /// Another change is in progress, too few segments would be left, or too few for the blocks
+    /// that must stay in the cache.
     pub fn shrink_pool(&mut self, now: Nanos, device_bytes: u64) -> Result<(), LifecycleError> {
         self.grow_pool(now, device_bytes)
     }
 
-    /// As [`Engine::grow_pool`] and [`Engine::shrink_pool`], with other members: the superblock
-    /// lists them from the same checkpoint on. The headers of new members must be durable before.
+    /// As [`Engine::grow_pool`] and [`Engine::shrink_pool`], with other members, which the
+    /// superblock lists from the same checkpoint on. The owner must make the headers of new members
+    /// durable before.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Engine::grow_pool`] and [`Engine::shrink_pool`].
     pub fn resize_pool(
         &mut self,
         now: Nanos,
@@ -227,11 +231,11 @@ impl Engine {
         self.pool_resize.begin(&mut self.cx, device_bytes, members)
     }
 
-    /// Goes back to the size that the pool has.
+    /// Cancels a resize; the pool keeps its size.
     /// [`Notice::PoolResizeFailed`](crate::Notice::PoolResizeFailed) follows.
     ///
     /// # Errors
-    /// It is too late, or nothing is under way.
+    /// It is too late, or no resize is in progress.
     pub fn cancel_pool_resize(&mut self, now: Nanos) -> Result<(), LifecycleError> {
         self.begin(now);
         self.pool_resize.cancel(&mut self.cx)

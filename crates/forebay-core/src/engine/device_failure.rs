@@ -1,5 +1,4 @@
-//! Calls about cache devices that have failed: what is at risk or lost, and the members of a
-//! mirrored cache.
+//! Calls for failed cache devices: data at risk or lost, and the members of a mirrored cache.
 
 use crate::api::lifecycle_error::LifecycleError;
 use crate::api::{Loss, LossTotal, Nanos};
@@ -10,123 +9,123 @@ use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
 impl Engine {
-    /// The owner knows that the cache device is gone: it need not be found out one error after the
-    /// other.
+    /// Fences the cache because the owner has noticed that its device is gone, without waiting for
+    /// errors.
     pub fn cache_gone(&mut self, now: Nanos) {
         self.begin(now);
         self.cx.cache_gone();
     }
 
-    /// Asks for the record once more, after the owner could not make it.
+    /// Requests the record again after the owner failed to write it.
     pub fn record_again(&mut self, now: Nanos) {
         self.begin(now);
         self.cx.record_again();
     }
 
     /// Answers [`Action::RecordLoss`](crate::Action::RecordLoss): the record is durable, or could
-    /// not be made so.
+    /// not be written.
     pub fn loss_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
         self.begin(now);
         self.cx.loss_recorded(ticket, ok);
     }
 
-    /// The cache device failed, and the engine serves its volumes without it.
+    /// Returns true if the cache device failed and the engine serves its volumes without it.
     #[must_use]
     pub fn runs_without_cache(&self) -> bool {
         self.cx.runs_without_cache()
     }
 
-    /// True if nothing can be rescued any more: every dirty block of an attached volume is safe or
+    /// Returns true if the rescue has ended: every dirty block of an attached volume is safe or
     /// lost.
     #[must_use]
     pub fn is_rescue_over(&self) -> bool {
         self.cx.is_rescue_over()
     }
 
-    /// What only the cache has, or had, of each volume: dirty blocks and lost ones, by address.
-    /// This is what the record must list. It becomes less while the engine is fenced, never more.
-    /// Looks at all slots.
+    /// Data at risk of each volume, by address: dirty and lost blocks. The record must list it. It
+    /// never grows while the engine is fenced. Scans all slots.
     #[must_use]
     pub fn at_risk(&self) -> Vec<(VolumeId, Vec<Loss>)> {
         self.cx.at_risk()
     }
 
-    /// Goes on with a walk over what is at risk, by so many segments at most; gives what it is when
-    /// all have been looked at. What comes to be safe meanwhile may be listed all the same
-    /// ([`Engine::made_safe`] has it), what comes to be lost is.
+    /// Continues a walk over the data at risk by at most `segments_max` segments; returns the data
+    /// once all have been visited. Blocks that become safe meanwhile may be listed nevertheless
+    /// ([`Engine::made_safe`] has them); blocks that become lost are always listed.
     pub fn walk_risk(&self, walk: &mut RiskWalk, segments_max: u32) -> Option<AtRisk> {
         self.cx.walk_risk(walk, segments_max)
     }
 
-    /// What of [`Engine::at_risk`] came to be safe since the last record that was made, by address:
-    /// taken away from that one it gives the record that is asked for now. What is safe stays so,
-    /// so taking it away twice changes nothing. `None`: it was too much to be remembered, and a
-    /// whole record is needed.
+    /// The part of [`Engine::at_risk`] that became safe since the last record, by address:
+    /// subtracted from that record it gives the one that is requested now. Safe data stays safe, so
+    /// subtracting it twice changes nothing. `None`: there was too much to remember, and a complete
+    /// record is needed.
     #[must_use]
     pub fn made_safe(&self) -> Option<Vec<(VolumeId, Vec<Loss>)>> {
         self.cx.made_safe()
     }
 
-    /// What is lost of each volume, by address: it answers with errors until it is written again.
-    /// Lost with a cache device that failed, or because the only copy of a dirty block was damaged.
+    /// Lost ranges of each volume, by address: reads of them fail until they are overwritten. Lost
+    /// with a failed cache device, or because the only copy of a dirty block was damaged.
     #[must_use]
     pub fn losses(&self) -> Vec<(VolumeId, Vec<Loss>)> {
         self.cx.losses()
     }
 
-    /// What is lost of each volume that has lost something: bytes, and the ranges that they are in.
+    /// Lost bytes and ranges of each volume that has any.
     #[must_use]
     pub fn loss_totals(&self) -> Vec<LossTotal> {
         self.cx.loss_totals()
     }
 
-    /// Nothing is lost, of any volume.
+    /// Returns true if no volume has lost data.
     #[must_use]
     pub fn has_lost_nothing(&self) -> bool {
         self.cx.has_lost_nothing()
     }
 
-    /// Something of a volume was lost, and no FLUSH has been answered with an error since. An
-    /// engine that is opened later does not know that (I54): whoever goes on with this volume's
-    /// clients there must tell them in another way.
+    /// Returns true if a volume has losses, and no FLUSH has failed since. An engine that is opened
+    /// later does not know that (I54): if it serves the same clients, the owner must report the
+    /// loss in another way.
     #[must_use]
     pub fn is_loss_unreported(&self, volume: VolumeId) -> bool {
         self.cx.is_loss_unreported(volume)
     }
 
-    /// Bytes of a volume that are lost.
+    /// Lost bytes of a volume.
     #[must_use]
     pub fn lost_bytes(&self, volume: VolumeId) -> u64 {
         self.cx.lost_bytes(volume)
     }
 
-    /// Answers [`Action::RecordOut`](crate::Action::RecordOut): the note is durable, or could not
-    /// be made so.
+    /// Answers [`Action::RecordOut`](crate::Action::RecordOut): the record is durable, or could not
+    /// be written.
     pub fn member_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
         self.begin(now);
         self.cx.member_recorded(ticket, ok);
     }
 
-    /// The owner knows that a member is gone: it need not be found out by an error.
+    /// Fails a member out because the owner has noticed that it is gone, without waiting for an
+    /// error; fences the cache if the other member is out already.
     pub fn member_gone(&mut self, now: Nanos, member: u8) {
         self.begin(now);
         self.cx.member_gone(member);
     }
 
-    /// How the members stand; `None` if the cache is not mirrored.
+    /// State of the members; `None` if the cache is not mirrored.
     #[must_use]
     pub fn mirror_state(&self) -> Option<MirrorState> {
         self.cx.mirror_state()
     }
 
-    /// An empty device takes the place of the member that is out: fills it. Its owner has put it
-    /// where the old one was, and has drawn a new `tag`.
+    /// Begins to rebuild the member that is out on an empty device. The owner has installed the
+    /// device in place of the old one and generated a new `tag`.
     /// [`Notice::MirrorWhole`](crate::Notice::MirrorWhole) or
     /// [`Notice::RebuildFailed`](crate::Notice::RebuildFailed) follows.
     ///
     /// # Errors
-    /// No member is out; the tag is not a new one; or ([`LifecycleError::Busy`]: try again soon)
-    /// something else, or an operation of the old device, is under way.
+    /// No member is out; the tag is not new; or ([`LifecycleError::Busy`]: retry soon) another
+    /// change, or an operation of the old device, is in progress.
     pub fn begin_rebuild(&mut self, now: Nanos, tag: u64) -> Result<(), LifecycleError> {
         self.begin(now);
         self.cx.begin_rebuild(tag)

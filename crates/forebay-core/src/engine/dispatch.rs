@@ -1,4 +1,4 @@
-//! Completions, and what parts tell each other, are handed to the part that they concern.
+//! Dispatches completions, and events between parts, to the part that they concern.
 
 use crate::api::Nanos;
 use crate::context::events::Event;
@@ -9,15 +9,15 @@ use crate::engine::Engine;
 use crate::map::segment::{BlockState, Key};
 
 impl Engine {
-    /// A call of the owner begins: what came of the last one is handed on first.
+    /// Begins a call of the owner: dispatches the events of the last one first.
     pub(crate) fn begin(&mut self, now: Nanos) {
         self.dispatch();
         self.cx.advance(now);
     }
 
-    /// Hands on what parts have told each other, until nothing is left. What comes of it may be
-    /// work for any step of settling.
-    #[inline(always)] // it is asked often, and there is hardly ever anything
+    /// Dispatches events between parts until none is left. They may cause work for any step of
+    /// settling.
+    #[inline(always)] // called often, and rarely has an event
     pub(crate) fn dispatch(&mut self) {
         if !self.cx.events.is_empty() {
             self.hand_on_all();
@@ -103,7 +103,7 @@ impl Engine {
         }
     }
 
-    /// Tells whoever waits that an item was written to `slot`, or (`None`) will not be.
+    /// Notifies the item's owner that it was written to `slot`, or (`None`) will not be.
     fn appended(&mut self, owner: ItemOwner, key: Key, slot: Option<u32>) {
         let ok = slot.is_some();
         if let (ItemOwner::Request(_) | ItemOwner::Merge(..), Some(slot)) = (owner, slot) {

@@ -1,11 +1,11 @@
 //! The engine: one owner of all state, one event at a time.
 //!
-//! Every public method takes an event, changes state and leaves actions in a queue. Work that can
-//! be put together (batches, destage, reclaim, checkpoints) is done in [`Engine::next_action`] once
-//! the queue is empty, so that all requests of one turn of the owner's loop share a batch.
+//! Every public method takes an event, changes state and queues actions. [`Engine::next_action`]
+//! does the work that can be combined (batches, destage, reclaim, checkpoints) once the queue is
+//! empty, so that all requests of one iteration of the owner's loop share a batch.
 //!
-//! Here events are taken in and actions handed out. Beside it: `dispatch` (what parts tell each
-//! other), `settle` (what follows an event), `opening`, `shutdown`, and the calls of the operator
+//! This module takes events and returns actions. Its submodules: `dispatch` (events between parts),
+//! `settle` (the work that follows an event), `opening`, `shutdown`, and the operator's calls
 //! (`changes`, `device_failure`, `scrubbing`, `report`).
 
 mod changes;
@@ -38,8 +38,7 @@ use alloc::boxed::Box;
 
 /// The engine of one cache: `(now, event) -> actions`.
 ///
-/// Its parts own their state, and are handed the context and, where they need them, parts below
-/// them.
+/// Its parts own their state; their methods take the context and, where needed, lower parts.
 #[derive(Debug)]
 pub struct Engine {
     cx: Context,
@@ -50,7 +49,7 @@ pub struct Engine {
     shares: Shares,
     scrub: Scrubber,
     checkpoint: Checkpoints,
-    /// There until the cache is open.
+    /// Present until the cache is open.
     recovery: Option<Box<Recovery>>,
     lifecycle: Lifecycle,
     pool_resize: PoolResize,
@@ -58,7 +57,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine that knows nothing yet.
+    /// Returns an engine without a cache.
     fn blank(config: EngineConfig, now: Nanos) -> Self {
         Self {
             cx: Context::new(config, now),
@@ -76,7 +75,7 @@ impl Engine {
         }
     }
 
-    /// Takes a request. The reply comes as an action, possibly at once.
+    /// Takes a request. The reply follows as an action, possibly at once.
     pub fn submit(&mut self, now: Nanos, request: Request<'_>) {
         self.begin(now);
         self.take_request(request);
@@ -99,7 +98,7 @@ impl Engine {
         };
         if let Some(error) = refusal {
             if error == RequestError::Io && request.kind == RequestKind::Flush {
-                // It tells of what is lost like any other FLUSH that fails.
+                // It reports losses like any other FLUSH that fails.
                 self.cx.flush_fails(request.volume, 0, true);
             }
             self.cx.actions.push_back(Action::Reply {
@@ -118,8 +117,8 @@ impl Engine {
         self.requests.take(&mut self.cx, request);
     }
 
-    /// A device operation, or `Crc`, has completed. `crcs` holds one checksum per block if they
-    /// were asked for.
+    /// Completes a device operation, or a `Crc`. `crcs` holds one checksum per block if the action
+    /// requested them.
     pub fn complete(&mut self, now: Nanos, op: OpId, result: Result<(), DeviceFailure>, crcs: &[u32]) {
         self.begin(now);
         self.take_completion(op, result, crcs);
@@ -203,7 +202,7 @@ impl Engine {
         }
     }
 
-    /// A `ReadMeta` has completed.
+    /// Completes a `ReadMeta`.
     pub fn complete_meta(&mut self, now: Nanos, op: OpId, result: Result<&[u8], DeviceFailure>) {
         self.begin(now);
         let op = self.cx.take_op(op);
@@ -214,12 +213,12 @@ impl Engine {
         self.dispatch();
     }
 
-    /// Lets time pass; call at or after [`Engine::next_deadline`].
+    /// Advances the engine's time; call at or after [`Engine::next_deadline`].
     pub fn tick(&mut self, now: Nanos) {
         self.begin(now);
     }
 
-    /// The next thing to do, if there is any. Settles everything that can be put together first.
+    /// Returns the next action, if there is any. Does the work that can be combined first.
     pub fn next_action(&mut self) -> Option<Action> {
         while self.cx.actions.is_empty() && self.cx.unsettled {
             self.cx.unsettled = false;
@@ -232,17 +231,17 @@ impl Engine {
         Some(action)
     }
 
-    /// When [`Engine::tick`] must be called next, if nothing else happens before.
+    /// When the owner must next call [`Engine::tick`], if no other event precedes it.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         match self.cx.status {
             Status::Ready => {}
-            // What was due is done.
+            // All other deadlines have been met.
             Status::Stopping => return self.cx.read_retry.deadline(),
             Status::Opening | Status::Failed(_) => return None,
         }
         let volumes = self.cx.volumes.iter().flatten().filter_map(|volume| self.cx.volume_deadline(volume));
-        // Most caches have neither.
+        // Most caches have neither scrub nor mirror.
         let rare = if self.scrub.is_under_way() || self.cx.mirror.is_some() {
             self.scrub.deadline().into_iter().chain(self.cx.mirror_deadline()).min()
         } else {

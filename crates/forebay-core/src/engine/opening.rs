@@ -1,4 +1,5 @@
-//! Opening a cache: the recovery is there until it has failed, or its checkpoint is in effect.
+//! Opens a cache: the recovery state exists until recovery has failed, or its checkpoint is in
+//! effect.
 
 use crate::api::config::{Attachment, EngineConfig};
 use crate::api::open_error::OpenError;
@@ -17,8 +18,8 @@ use forebay_format::VolumeId;
 use forebay_format::checkpoint::VolumeEntry;
 
 impl Engine {
-    /// Starts opening the cache device of `device_bytes`. Perform its actions until `status` is not
-    /// `Opening`.
+    /// Starts opening the cache device of `device_bytes`. The owner performs its actions until
+    /// `status` is not `Opening`.
     #[must_use]
     pub fn open(config: EngineConfig, device_bytes: u64, attachments: Vec<Attachment>, now: Nanos) -> Self {
         let mut engine = Self::blank(config, now);
@@ -54,17 +55,17 @@ impl Engine {
             }
         }
         engine.cx.mirror = Some(mirror);
-        // The superblocks are where this says, whatever is in them; the map follows when they have
-        // been read.
+        // This geometry locates the superblocks, regardless of their content; the map follows once
+        // they have been read.
         engine.cx.map.geometry = devices.geometry;
         let bytes = 2 * devices.geometry.member_bytes();
         engine.recovery = Some(Recovery::begin(&mut engine.cx, bytes, attachments));
         engine
     }
 
-    /// An engine that serves its volumes without a cache, because theirs was given up before and
-    /// must not be opened again. `losses`: what the record says; those sectors answer with an error
-    /// until they are written. Their ages are as of now.
+    /// Returns an engine that serves its volumes without a cache, because theirs was given up
+    /// before and must not be opened again. `losses`: those that the record lists, with their
+    /// present ages; reads of those sectors fail until they are overwritten.
     #[must_use]
     pub fn open_without_cache(
         config: EngineConfig,
@@ -74,7 +75,7 @@ impl Engine {
         now: Nanos,
     ) -> Self {
         let mut engine = Self::blank(config, now);
-        // No segment; the size of one is only there to be divided by.
+        // No segment; only divisions use the segment size.
         let geometry = Geometry { segment_blocks: 16, ..crate::context::blank::blank_geometry() };
         engine.cx.map = CacheMap::new(geometry, engine.cx.config.stretch_blocks);
         engine.cx.superblock.geometry = geometry;
@@ -91,7 +92,7 @@ impl Engine {
         engine
     }
 
-    /// Something that recovery waits for has happened. Nothing, if opening has failed already.
+    /// Continues recovery after an event that it waits for. Does nothing if opening has failed.
     pub(super) fn recover(&mut self, step: impl FnOnce(&mut Recovery, &mut Context)) {
         if let Some(recovery) = &mut self.recovery {
             step(recovery, &mut self.cx);

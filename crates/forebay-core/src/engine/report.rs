@@ -1,4 +1,4 @@
-//! Questions that the engine answers about itself.
+//! Status, statistics and reports of the engine.
 
 use crate::api::config::CacheMark;
 use crate::api::curve::MissRatioCurve;
@@ -21,15 +21,15 @@ use forebay_format::checkpoint::{Checkpoint, VolumeEntry};
 use forebay_format::{Geometry, Members, VolumeId};
 
 impl Engine {
-    /// Where it stands.
+    /// Current status.
     #[must_use]
     pub fn status(&self) -> Status {
         self.cx.status.clone()
     }
 
-    /// Slots and segments that were looked at since the start where many are: for a range of
-    /// blocks, for a victim of reclaim and in it, for a checkpoint, for what is at risk. For tests:
-    /// what one call looks at is the time that it takes.
+    /// Slots and segments examined since the start by the scans that can be long: of a range of
+    /// blocks, for a victim of reclaim and in it, for a checkpoint, of the data at risk. For tests:
+    /// the number that one call examines stands for its duration.
     #[must_use]
     pub fn looked_at(&self) -> u64 {
         self.cx.map.looked_at.get()
@@ -61,15 +61,15 @@ impl Engine {
         stats
     }
 
-    /// Blocks of a volume that the backing store does not hold durably, older versions that ordered
-    /// destage still has to write included. Lost blocks are not counted.
+    /// Blocks of a volume that the backing store does not hold durably, including older versions
+    /// that ordered destage still has to write. Excludes lost blocks.
     #[must_use]
     pub fn dirty_blocks(&self, volume: VolumeId) -> u64 {
         self.cx.dirty_blocks(volume)
     }
 
-    /// What is cached of a range: calls `f(blocks, cached, dirty)` for runs of equal blocks in
-    /// order, until it returns false.
+    /// Reports the cached blocks of a range: calls `f(blocks, cached, dirty)` for runs of blocks
+    /// with equal status, in order, until it returns false.
     pub fn block_status(
         &self,
         volume: VolumeId,
@@ -84,7 +84,7 @@ impl Engine {
             BlockState::Dirty => (true, true),
         };
         let end = first_block + blocks;
-        // While the index is not ready, one look at all slots is faster than many look-ups.
+        // While the index is not ready, one scan of all slots is faster than many lookups.
         let mut scanned = Vec::new();
         if self.cx.map.is_unsettled() && blocks > UNSETTLED_STATUS_MAX {
             scanned.resize(blocks as usize, (false, false));
@@ -110,7 +110,8 @@ impl Engine {
         }
     }
 
-    /// The cache device has failed: it takes nothing any more, see [`Engine::runs_without_cache`].
+    /// Returns true if the cache device has failed and takes no more writes, see
+    /// [`Engine::runs_without_cache`].
     #[must_use]
     pub fn is_fenced(&self) -> bool {
         self.cx.fenced
@@ -135,14 +136,14 @@ impl Engine {
         self.cx.volume_settings(volume)
     }
 
-    /// The volume table as the next checkpoint will have it: volumes that are not attached
-    /// included.
+    /// The volume table as the next checkpoint will have it, including volumes that are not
+    /// attached.
     #[must_use]
     pub fn volume_table(&self) -> Vec<VolumeEntry> {
         self.checkpoint.table_to_write(&self.cx)
     }
 
-    /// What the engine is busy with, in one line: for the report of a stall.
+    /// Summary of the engine's work in progress, in one line: for the report of a stall.
     #[must_use]
     pub fn describe(&self) -> String {
         let streams: Vec<String> =
@@ -172,7 +173,10 @@ impl Engine {
         })
     }
 
-    /// Checks all invariants that can be checked by looking; panics if one does not hold. Slow.
+    /// Checks all invariants that can be verified from the present state. Slow.
+    ///
+    /// # Panics
+    /// If one does not hold.
     pub fn check_invariants(&self) {
         self.cx.map.check();
         self.cx.check_mirror();
@@ -198,64 +202,63 @@ impl Engine {
         })
     }
 
-    /// Rare paths taken since the engine was opened.
+    /// Coverage marks: rare paths taken since the engine was opened.
     #[must_use]
     pub fn coverage(&self) -> CoverageMarks {
         self.cx.coverage
     }
 
-    /// How destage of a volume is going, and what limits it. `None` if it is not attached.
+    /// State and limit of a volume's destage; `None` if it is not attached.
     #[must_use]
     pub fn destage_report(&self, volume: VolumeId) -> Option<DestageReport> {
         self.cx.destage_report(volume)
     }
 
-    /// Dirty blocks of a volume by the time since their present bytes were written: below 1 s, 10
-    /// s, 1 min, 5 min, 15 min, 1 h, and more. Precise to a quarter of a second or 3 %, never too
-    /// young; counted from the opening of the cache for what was dirty then.
+    /// Dirty blocks of a volume by age: below 1 s, 10 s, 1 min, 5 min, 15 min, 1 h, and more.
+    /// Precise to a quarter of a second or 3 %, never too low; blocks that were dirty when the
+    /// cache was opened count from then.
     #[must_use]
     pub fn dirty_ages(&self, volume: VolumeId) -> [u64; 7] {
         let map = self.cx.map.volumes.get(usize::from(volume.0));
         map.map_or([0; 7], |map| map.births.classes(self.cx.now))
     }
 
-    /// True if the block is pinned.
+    /// Returns true if the block is pinned.
     #[must_use]
     pub fn is_pinned(&self, volume: VolumeId, block: u64) -> bool {
         self.cx.map.lookup(Key::new(volume, block)).is_some_and(|slot| self.cx.map.is_pinned(slot))
     }
 
-    /// True if the guarantee of [`DestageOrder::Ordered`](crate::DestageOrder::Ordered) is in
-    /// force: the backing store alone, whatever happens to the cache device, is a crash-consistent,
-    /// older image of the volume (but for blocks reported as lost). A volume that is kept in the
-    /// cache without being attached keeps the guarantee that it had, see
-    /// [`Notice::OrderYielded`](crate::Notice::OrderYielded).
+    /// Returns true if the guarantee of [`DestageOrder::Ordered`](crate::DestageOrder::Ordered) is
+    /// in force: even if the cache device is lost, the backing store alone is a crash-consistent,
+    /// older image of the volume (except for blocks reported as lost). A kept volume retains its
+    /// guarantee, see [`Notice::OrderYielded`](crate::Notice::OrderYielded).
     #[must_use]
     pub fn is_ordered(&self, volume: VolumeId) -> bool {
         self.cx.is_ordered(volume)
     }
 
-    /// Older versions of blocks that ordered destage still has to write; they are among
+    /// Older versions of blocks that ordered destage still has to write; included in
     /// [`Engine::dirty_blocks`].
     #[must_use]
     pub fn shadow_blocks(&self, volume: VolumeId) -> u64 {
         self.cx.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.waiting.shadows() as u64)
     }
 
-    /// Volumes of which a failed flush may have dropped writes past the cache, while neither a
-    /// FLUSH nor a detach has failed for it (I82).
+    /// Volumes for which a failed flush may have dropped bypass writes, and neither a FLUSH nor a
+    /// detach has failed because of it (I82).
     pub fn untold_drops(&self) -> impl Iterator<Item = VolumeId> + '_ {
         self.cx.volumes.iter().flatten().filter(|volume| volume.untold_drop).map(|volume| volume.id)
     }
 
-    /// True while a walk of [`Engine::unpin_all`] or [`Engine::forget_clean`] is under way for a
-    /// volume.
+    /// Returns true while a sweep of [`Engine::unpin_all`] or [`Engine::forget_clean`] is running
+    /// for a volume.
     #[must_use]
     pub fn is_sweeping(&self, volume: VolumeId) -> bool {
         self.shares.is_sweeping(volume)
     }
 
-    /// Blocks of a volume that are pinned now.
+    /// Pinned blocks of a volume.
     #[must_use]
     pub fn pinned_blocks(&self, volume: VolumeId) -> u64 {
         self.cx.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.pinned)
@@ -267,53 +270,53 @@ impl Engine {
         self.cx.superblock.uuid
     }
 
-    /// What caches of other sizes would have missed, of a volume or of all: in this hour and the
-    /// `hours` before it, at most 23.
+    /// Misses that caches of other sizes would have had, for a volume or for all: in this hour and
+    /// the `hours` before it, at most 23.
     #[must_use]
     pub fn miss_ratio_curve(&self, volume: Option<VolumeId>, hours: u64) -> MissRatioCurve {
         self.cx.curve.report(volume, hours, self.cx.now)
     }
 
-    /// How the endurance budget stands; `None`: there is none.
+    /// State of the endurance budget; `None` if there is none.
     #[must_use]
     pub fn endurance(&self) -> Option<EnduranceReport> {
         self.cx.endurance_report()
     }
 
-    /// What a write that is under way writes to the cache device, by cause.
+    /// Bytes that a write in flight writes to the cache device, by cause.
     #[must_use]
     pub fn written_by(&self, op: OpId) -> WrittenBytes {
         self.cx.ops.get(op.0).written()
     }
 
-    /// What was written since the start to the device with this key ([`Engine::set_devices`]).
+    /// Bytes written since the start to the device with this key ([`Engine::set_devices`]).
     #[must_use]
     pub fn written_to(&self, key: u64) -> Option<WrittenBytes> {
         self.cx.devices_written.of(key)
     }
 
-    /// The owner has written so many bytes, in so many writes, to the device with this key: one
-    /// that a device of the cache is copied onto ([`crate::device_copy`]). [`Engine::written_to`]
-    /// has them, also when it has become a device of the cache.
+    /// Counts bytes, and writes, that the owner has written to the device with this key: the target
+    /// of a copy of a cache device ([`crate::device_copy`]). [`Engine::written_to`] includes them,
+    /// also after the device has become one of the cache.
     pub fn note_copied(&mut self, now: Nanos, key: u64, writes: u64, bytes: u64) {
         self.cx.now = self.cx.now.max(now);
         self.cx.count_copied(key, writes, bytes);
     }
 
-    /// Names the devices of the cache in their order: a key of the owner's choice, not 0, and the
-    /// byte where each begins in the space of the pool (of a mirrored cache, 0). What was counted
-    /// of a device stays with its key.
+    /// Names the devices of the cache in their order: for each, a key of the owner's choice, not 0,
+    /// and the byte offset at which it begins in the pool's space (0 in a mirrored cache). The
+    /// counts of a device stay with its key.
     pub fn set_devices(&mut self, devices: &[(u64, u64)]) {
         self.cx.devices_written.set(devices);
     }
 
-    /// Bytes allocated for [`Engine::miss_ratio_curve`]; they are in [`Stats::index_memory_bytes`].
+    /// Bytes allocated for [`Engine::miss_ratio_curve`]; included in [`Stats::index_memory_bytes`].
     #[must_use]
     pub fn curve_memory_bytes(&self) -> usize {
         self.cx.curve.bytes()
     }
 
-    /// How far the cache has come, for a record outside of its device
+    /// The cache's durable progress, for a record outside its device
     /// ([`EngineConfig::known`](crate::EngineConfig)).
     #[must_use]
     pub fn mark(&self) -> CacheMark {
@@ -324,21 +327,21 @@ impl Engine {
         CacheMark { generation: self.checkpoint.super_generation(), flushed }
     }
 
-    /// For tests: what the last snapshot of a checkpoint means, if such are kept
-    /// ([`crate::CheckpointConfig::keep_snapshot`]). Once it is in effect this is what a restart
-    /// must read.
+    /// For tests: the state that the last checkpoint's snapshot describes, if snapshots are kept
+    /// ([`crate::CheckpointConfig::keep_snapshot`]). Once the checkpoint is in effect, recovery
+    /// must read this state.
     #[must_use]
     pub fn last_snapshot(&self) -> Option<&Checkpoint> {
         self.checkpoint.last_snapshot()
     }
 
-    /// How the device is divided now.
+    /// Current layout of the device.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         self.cx.map.geometry
     }
 
-    /// Devices that the cache lies on.
+    /// Devices of the cache.
     #[must_use]
     pub fn members(&self) -> Members {
         self.cx.superblock.members

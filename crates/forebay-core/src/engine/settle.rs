@@ -1,8 +1,8 @@
-//! Settling: after the owner's calls, everything that can be put together is.
+//! Settling: does the work that can be combined, after the owner's calls.
 //!
-//! Each step is one part's look at what there is to do. What parts tell each other is handed on
-//! before a step that depends on it. A late step that changes what an early one decides by asks for
-//! another round (`Context::settle_again`), and so does what is handed on.
+//! In each step one part does its pending work. Events between parts are dispatched before a step
+//! that depends on them. A late step that changes the input of an earlier one requests another
+//! round (`Context::settle_again`), and so does each event.
 
 use crate::context::Status;
 use crate::engine::Engine;
@@ -10,24 +10,24 @@ use forebay_format::StreamKind;
 
 impl Engine {
     pub(super) fn settle(&mut self) {
-        // What came of the owner's last call.
+        // Events of the owner's last call.
         self.dispatch();
         if matches!(self.cx.status, Status::Opening | Status::Failed(_)) {
-            // Only the checkpoint that ends recovery goes on in this state.
+            // Only the checkpoint that ends recovery proceeds in this state.
             self.step_checkpoint();
             return;
         }
-        // It only notes that the time of a job has come.
+        // A wake-up only marks that a job is due.
         self.cx.wake_at = None;
         // Reads whose pause has ended begin before new ones.
         self.cx.step_read_retry();
-        // Pages that were given back go to merges before writers take more.
+        // Freed pages go to merges before writers take more.
         self.requests.resume_merges(&mut self.cx);
-        // Writers pass before their batches are made.
+        // Admits throttled writers before batches are made.
         self.requests.step_throttle(&mut self.cx);
-        // Nobody who waits for a store that fails keeps a stop or a detach from its end.
+        // Requests that wait for a failing store do not block a stop or a detach.
         self.requests.refuse_in_vain(&mut self.cx, &self.lifecycle);
-        // Segments that requests have emptied are free for the steps below.
+        // Segments that requests have emptied become free for the steps below.
         self.reclaim.collect_emptied(&mut self.cx);
         if self.cx.runs_without_cache() {
             self.settle_without_cache();
@@ -35,40 +35,40 @@ impl Engine {
         }
         // A flush epoch begins before destage picks from it.
         self.cx.step_ordered(|volume| self.relocations.any_of(volume));
-        // What looks at many blocks at once, if the index is ready.
+        // Steps that scan many blocks, if the index is ready.
         self.step_indexed();
-        // Locks that moves have given back are granted before volumes change.
+        // Grants locks that relocations have released before volumes change.
         self.dispatch();
         // Segments that destage, shares and reclaim have emptied.
         self.reclaim.collect_emptied(&mut self.cx);
-        // Volumes change when nothing above has begun anything new for them.
+        // Volumes change once the steps above have begun nothing new for them.
         self.step_lifecycle();
         // A shrink moves blocks before batches are made.
         self.step_pool();
-        // Moves that the steps above have begun: adjacent blocks are read at once.
+        // Relocations that the steps above have begun: adjacent blocks are read at once.
         self.relocations.read_gathered(&mut self.cx);
-        // Segments that these have emptied.
+        // Segments that these steps have emptied.
         self.reclaim.collect_emptied(&mut self.cx);
-        // Stores that were written past the cache and are quiet are flushed.
+        // Flushes stores that had bypass writes and have been quiet since.
         self.cx.step_intents();
         if self.cx.free.discard_due {
             self.step_seldom();
         }
-        // Batches of all that was queued above.
+        // Makes batches of all items queued above.
         self.step_logs();
-        // A snapshot is what the log says: nobody has yet to hear of it.
+        // A snapshot must equal the log: dispatch all events before it.
         self.dispatch();
-        // Needs streams that have nothing in flight.
+        // A snapshot needs streams with nothing in flight.
         self.step_checkpoint();
-        // Last: everything has had its chance.
+        // Last, after all other work.
         self.step_shutdown();
     }
 
-    /// What most caches have nothing of, behind one look: a mirrored cache always comes here.
+    /// Steps that most caches do not need, behind one check; a mirrored cache always takes them.
     #[cold]
     fn step_seldom(&mut self) {
         if self.cx.mirror.is_some() {
-            // Repairs and rebuilds take what pages are left.
+            // Repairs and rebuilds take the remaining pages.
             self.cx.step_mirror();
             self.dispatch();
         }
@@ -85,25 +85,25 @@ impl Engine {
         self.dispatch();
     }
 
-    /// The rest of the steps of an engine that goes on without its cache: there is no log, no order
-    /// and no reclaim.
+    /// The remaining steps of an engine that runs without its cache: there is no log, no order and
+    /// no reclaim.
     #[cold]
     fn settle_without_cache(&mut self) {
-        // Destage is the rescue, a scrub looks at what is left.
+        // Destage does the rescue; a scrub checks the remaining blocks.
         self.step_rescue();
-        // Waits of the rescue end, records are asked for.
+        // Ends waits for the rescue, and requests records.
         self.cx.step_failure();
         self.dispatch();
         self.reclaim.collect_emptied(&mut self.cx);
         self.step_lifecycle();
         self.step_pool();
         self.cx.step_intents();
-        // Ends one that was under way.
+        // Ends a checkpoint that was in progress.
         self.step_checkpoint();
         self.step_shutdown();
     }
 
-    /// Until the index is ready, what looks at many blocks at once has to wait (I46).
+    /// Runs the steps that scan many blocks; they wait until the index is ready (I46).
     fn step_indexed(&mut self) {
         if !self.cx.index_settles() {
             return;
@@ -130,7 +130,7 @@ impl Engine {
         self.shares.step_sweeps(&mut self.cx);
     }
 
-    /// What changes with a checkpoint changes at the instant of its snapshot.
+    /// Advances the checkpoint. Changes that belong to it apply at the instant of its snapshot.
     #[inline]
     pub(super) fn step_checkpoint(&mut self) {
         if self.checkpoint.is_ready_for_snapshot(&mut self.cx) {

@@ -1,4 +1,4 @@
-//! Checkpoints on demand, and the orderly end.
+//! Checkpoints on demand, and the orderly stop.
 
 use crate::api::{Action, Nanos};
 use crate::context::Status;
@@ -8,7 +8,7 @@ use forebay_format::VolumeId;
 use forebay_format::checkpoint::BackingRecord;
 
 impl Engine {
-    /// Refuses new requests and lets the ones in flight end; [`Action::Quiesced`] follows.
+    /// Refuses new requests and lets those in flight complete; [`Action::Quiesced`] follows.
     pub fn begin_shutdown(&mut self, now: Nanos) {
         self.begin(now);
         self.cx.stopping = true;
@@ -35,30 +35,30 @@ impl Engine {
         self.cx.actions.push_back(Action::Quiesced);
     }
 
-    /// The final checkpoint is in effect: what only waited for it has it now.
+    /// Completes the jobs that waited for the final checkpoint, and closes the engine.
     pub(super) fn close(&mut self) {
         self.step_lifecycle();
         self.step_pool();
         self.cx.actions.push_back(Action::Closed);
     }
 
-    /// Has a checkpoint taken as soon as that is possible;
-    /// [`Notice::Checkpointed`](crate::Notice::Checkpointed) tells when it is in effect.
+    /// Takes a checkpoint as soon as possible;
+    /// [`Notice::Checkpointed`](crate::Notice::Checkpointed) reports when it is in effect.
     pub fn take_checkpoint(&mut self, now: Nanos) {
         self.begin(now);
         self.cx.want_checkpoint();
     }
 
-    /// After [`Action::Quiesced`]: takes the final checkpoint with what the backing stores look
-    /// like now; [`Action::Closed`] follows.
+    /// Takes the final checkpoint, after [`Action::Quiesced`], with the present state of the
+    /// backing stores; [`Action::Closed`] follows.
     ///
     /// # Panics
     /// If the engine is not quiesced: a bug of the owner.
     pub fn finish_shutdown(&mut self, now: Nanos, backings: &[(VolumeId, BackingRecord)]) {
         self.begin(now);
         assert!(self.quiesced, "finish_shutdown follows Quiesced");
-        // What was noted when a volume was attached is not how its store looks now: of one that
-        // nothing is told of as little is known as after a crash.
+        // The record from the attach of a volume does not describe its store now: without a new
+        // one, the checkpoint records as little of the store as after a crash.
         let forgets = !fault::planted(PlantedBug::KeepOldNotes);
         for volume in self.cx.volumes.iter_mut().flatten().filter(|_| forgets) {
             volume.backing.stamp_ns = None;

@@ -1,27 +1,28 @@
 //! One FUSE mount on the reactor, through `/dev/fuse` and, where the kernel has it, over io_uring
 //! (`ring`).
 //!
-//! Life of a request through `/dev/fuse`: it is received into a header buffer and a payload buffer
-//! of the pool. The protocol session says what it is. Either the answer goes out at once, or it
-//! becomes a request of the engine or a text for the owner of a control file. Then the answer is
-//! sent when that is done. Requests are answered in any order.
+//! Path of a request through `/dev/fuse`: it is received into a header buffer and a payload buffer
+//! of the pool. The protocol session parses it. Either it is answered at once, or it becomes a
+//! request of the engine or a text for the owner of a control file, and is answered when that has
+//! ended. Requests are answered in any order.
 //!
-//! - At least [`RECEIVES_MIN`] receives are posted at once, and more as requests come in crowds, up
-//!   to [`RECEIVES_MAX`]: so a crowd is taken in one turn of the loop.
+//! - At least [`RECEIVES_MIN`] receives are posted, and more when requests arrive in bursts, up to
+//!   [`RECEIVES_MAX`]: so a burst is taken in one turn of the loop.
 //! - The payload of a write that begins at a block boundary already lies where the engine wants it:
-//!   its buffer is handed over as it is. Others are copied, as are those beyond what
-//!   [`FuseOptions::buffer_bytes`] allows (each such buffer has room for the longest write, however
-//!   short this one is).
+//!   its buffer is handed over as it is. Others are copied, as are those beyond the limit of
+//!   [`FuseOptions::buffer_bytes`] (each such buffer has room for the longest write, however short
+//!   this one is).
 //!
-//! Memory: each receive needs room for the longest write, so the kernel wants it. What the fewest
-//! receives need, and one buffer for a request, is the mount's own from before it is made until it
-//! is gone ([`FuseMemory`]). So a request is always received, and one at a time is worked on.
-//! Everything beyond that is taken as NBD connections take it, and leaves the engine its part.
+//! Memory: the kernel requires that each receive has room for the longest write. The mount owns the
+//! memory for the minimum of receives, and one buffer for a request, from before it is created
+//! until it is gone ([`FuseMemory`]). So requests are always received, and one at a time
+//! progresses. All memory beyond that is allocated as for NBD connections, and leaves the engine
+//! its part.
 //!
-//! Back-pressure: at most `REQUESTS_MAX` requests are under way, and what they hold comes from the
+//! Back-pressure: at most `REQUESTS_MAX` requests are in flight, and their memory comes from the
 //! pool. A request that finds no memory stays in its receive, which is not posted again before; so
-//! does everything while an answer waits for memory. The kernel, in turn, has a bound for
-//! asynchronous requests, and makes their users wait.
+//! do all requests while an answer waits for memory. The kernel, in turn, limits asynchronous
+//! requests, and makes their callers wait.
 
 mod ring;
 
@@ -40,19 +41,19 @@ use ring::{Ring, entry_at, place};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
-/// Most receives posted at once.
+/// Maximum of posted receives.
 pub const RECEIVES_MAX: usize = 32;
-/// Fewest receives posted at once.
+/// Minimum of posted receives.
 pub const RECEIVES_MIN: usize = 2;
-/// After so many turns in a row with few requests there are half as many receives.
+/// After this number of turns in a row with few requests, the number of receives is halved.
 const FEW_TURNS_MAX: u32 = 64;
-/// More receives than the fewest leave this part of the memory to others,
+/// Receives beyond the minimum leave this part of the memory to others,
 const FOR_REQUESTS: usize = 2;
 /// requests this one,
 const FOR_REPLIES: usize = 8;
 /// and answers this one, which is the engine's.
 const FOR_ENGINE: usize = 16;
-/// Requests under way.
+/// Requests in flight.
 const REQUESTS_MAX: usize = 512;
 /// Distance of the receives' headers in their common buffer.
 const HEAD_STRIDE: usize = 128;
@@ -69,46 +70,44 @@ const TOKEN_RING: u32 = 3;
 
 const _: () = assert!(Answer::BYTES_MAX <= ANSWER_STRIDE && WRITE_HEAD_BYTES <= HEAD_STRIDE);
 
-/// Who serves what the session cannot answer by itself.
+/// Serves the requests that the session cannot answer by itself.
 pub trait Backend {
     /// A request for the volume; answer with [`FuseServer::replied`]. A read's data then lies in
     /// the request's buffer.
     fn submit(&mut self, request: Request<'_>);
 
-    /// What the rules say of a request of this caller; asked just before it is submitted.
+    /// The treatment that the rules decide for a request of this caller; called just before it is
+    /// submitted.
     fn treatment(&mut self, caller: Caller, request: &forebay_export::request::ClientRequest) -> Treatment {
         let _ = (caller, request);
         Treatment::Cache
     }
 
-    /// A text was written to a control file; answer with [`FuseServer::stored`], whenever it is
-    /// done.
+    /// A text was written to a control file; answer with [`FuseServer::stored`] when it is done.
     fn store(&mut self, id: RequestId, node: u64, text: Vec<u8>);
 
-    /// Whoever wrote this text does not want to wait any longer. It may be answered with
-    /// [`Errno::Interrupted`].
+    /// The writer of this text was interrupted. The answer may be [`Errno::Interrupted`].
     fn interrupted(&mut self, id: RequestId);
 }
 
-/// What a mount belongs to, and what it may take.
+/// The context of a mount, and its limits.
 #[derive(Clone, Copy, Debug)]
 pub struct FuseOptions {
-    /// The volume that its requests are for; a control file system has none of those.
+    /// The volume of its requests; a control file system has no such requests.
     pub volume: VolumeId,
     /// Tokens of its operations are this with something in the lower 32 bits, which are zero here.
     pub token_base: u64,
     /// Numbers of its requests are this with something in the lower 32 bits, which are zero here.
     pub request_base: u64,
-    /// Most memory for receives and for payloads that stay where they were received; half of it for
-    /// either.
+    /// Maximum of memory for receives and for payloads that stay where they were received; half of
+    /// it for each.
     pub buffer_bytes: usize,
 }
 
-/// Room for the longest request, wherever it begins within a block.
+/// Room for the longest request, with any offset within its first block.
 const SPARE_BYTES: usize = PAYLOAD_BYTES_MAX as usize + BLOCK_BYTES;
 
-/// What a mount has of its own, in bytes, as long as it is there (pages that were never used cost
-/// nothing).
+/// Memory that a mount owns during its life, in bytes (pages that were never used cost nothing).
 pub const RESERVED_BYTES: usize = MOUNT_BYTES;
 
 const _: () = assert!(
@@ -119,7 +118,7 @@ const _: () = assert!(
             + REQUESTS_MAX * ANSWER_STRIDE
 );
 
-/// The memory that a mount has of its own.
+/// The memory that a mount owns.
 #[derive(Debug)]
 pub struct FuseMemory {
     heads: BufId,
@@ -129,8 +128,8 @@ pub struct FuseMemory {
 }
 
 impl FuseMemory {
-    /// Takes it from the pool: [`RESERVED_BYTES`]. `None` if there is not so much now, the engine's
-    /// part left out.
+    /// Allocates it from the pool: [`RESERVED_BYTES`]. `None` if there is not enough now, without
+    /// the engine's part.
     pub fn reserve(pool: &mut BufPool) -> Option<Self> {
         let payload = PAYLOAD_BYTES_MAX as usize;
         let lengths =
@@ -143,7 +142,7 @@ impl FuseMemory {
         None
     }
 
-    /// Gives it back.
+    /// Frees the memory.
     pub fn give_back(self, pool: &mut BufPool) {
         let [first, second] = self.receives;
         [self.heads, self.answers, first, second, self.spare]
@@ -152,14 +151,14 @@ impl FuseMemory {
     }
 }
 
-/// A good [`FuseOptions::buffer_bytes`] where there is memory.
+/// A good [`FuseOptions::buffer_bytes`] if memory permits.
 pub const BUFFER_BYTES_DEFAULT: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug)]
 enum ReceiveState {
     Idle,
     Posted,
-    /// A request of so many bytes is there.
+    /// A request of this length has arrived.
     Arrived(u32),
     /// Its request waits for memory.
     Blocked(VolumeRequest),
@@ -173,7 +172,7 @@ struct Receive {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The backend works on it.
+    /// In the backend.
     Working,
     Answering,
     /// The answer could not be sent; a failure is sent instead.
@@ -184,7 +183,7 @@ enum Phase {
 struct Pending {
     answer: Answer,
     phase: Phase,
-    /// A control file's text.
+    /// The request writes a control file.
     is_store: bool,
     /// Where the data of a read lies.
     data: Option<Span>,
@@ -201,15 +200,15 @@ struct Buffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Pool,
-    /// Its receive, which got another one.
+    /// Its receive, which got another buffer.
     Receive,
-    /// What the mount has of its own.
+    /// The mount's own memory.
     Spare,
     /// Its entry of the ring, which keeps it.
     Entry,
 }
 
-/// One mount; see the head of this file.
+/// One mount; see the module documentation.
 #[derive(Debug)]
 pub struct FuseServer<T> {
     fuse: FuseId,
@@ -218,11 +217,11 @@ pub struct FuseServer<T> {
     heads: BufId,
     answers: BufId,
     receives: Vec<Receive>,
-    /// So many receives are to be posted.
+    /// Wanted number of posted receives.
     wanted: usize,
-    /// Turns in a row in which few of them were needed.
+    /// Turns in a row that needed few of them.
     few_turns: u32,
-    /// For a request when the pool has nothing.
+    /// For a request when the pool has no memory.
     spare: Option<BufId>,
     pending: Vec<Option<Pending>>,
     free_pending: Vec<u32>,
@@ -244,10 +243,10 @@ impl<T: Tree> FuseServer<T> {
     /// Serves the connection `fd` of a mount; over the ring, if there is one and the kernel agrees.
     ///
     /// # Errors
-    /// [`IoFailure`] if the descriptor cannot be used; the memory was given back then.
+    /// [`IoFailure`] if the descriptor cannot be used; the memory was freed then.
     ///
     /// # Panics
-    /// When the session has longer payloads than [`PAYLOAD_BYTES_MAX`].
+    /// If the session has longer payloads than [`PAYLOAD_BYTES_MAX`].
     pub fn new(
         reactor: &mut Reactor,
         fd: OwnedFd,
@@ -304,17 +303,17 @@ impl<T: Tree> FuseServer<T> {
         })
     }
 
-    /// What the mount shows.
+    /// The tree of the mount.
     pub fn tree(&mut self) -> &mut T {
         self.session.tree()
     }
 
-    /// How often the volume's file is open.
+    /// Number of open handles of the volume's file.
     pub fn open_files(&self) -> u64 {
         self.session.open_volumes()
     }
 
-    /// Why the connection is over, if it is: `ENODEV` when it was unmounted.
+    /// The reason why the connection is over, if it is: `ENODEV` after an unmount.
     pub fn ended(&self) -> Option<IoFailure> {
         self.ended
     }
@@ -324,7 +323,7 @@ impl<T: Tree> FuseServer<T> {
         REQUESTS_MAX - self.free_pending.len() + self.ring.as_ref().map_or(0, Ring::requests)
     }
 
-    /// No further requests; those under way are still answered. Unmount first, then close.
+    /// Stops taking requests; those in flight are still answered. Unmount first, then close.
     pub fn close(&mut self, reactor: &mut Reactor) {
         self.closing = true;
         if self.is_quiet() {
@@ -332,7 +331,7 @@ impl<T: Tree> FuseServer<T> {
         }
     }
 
-    /// Nothing of it is at the reactor any more: it can be let go.
+    /// True if the reactor has nothing of it in flight: it can be freed.
     pub fn is_over(&self) -> bool {
         let posted = |receive: &Receive| matches!(receive.state, ReceiveState::Posted);
         let ends = self.closing || self.ended.is_some();
@@ -340,10 +339,10 @@ impl<T: Tree> FuseServer<T> {
         ends && self.is_quiet() && ring_ends && !self.receives.iter().any(posted)
     }
 
-    /// Gives back all memory of a server that is over.
+    /// Frees all memory of a server that is over.
     ///
     /// # Panics
-    /// When it is not.
+    /// If it is not over.
     pub fn end(mut self, reactor: &mut Reactor) {
         assert!(self.is_over(), "the kernel may still write to its memory");
         reactor.close_fuse(self.fuse);
@@ -353,7 +352,7 @@ impl<T: Tree> FuseServer<T> {
         self.ring.into_iter().for_each(|ring| ring.give_back(reactor.pool_mut()));
     }
 
-    /// Every request was answered.
+    /// True if every request was answered.
     pub fn is_quiet(&self) -> bool {
         let waits = |receive: &Receive| !matches!(receive.state, ReceiveState::Idle | ReceiveState::Posted);
         self.requests() == 0
@@ -365,7 +364,7 @@ impl<T: Tree> FuseServer<T> {
 
     // --- completions
 
-    /// An operation is done; `token` is the lower half of its token.
+    /// An operation has ended; `token` is the lower half of its token.
     pub fn completed(&mut self, reactor: &mut Reactor, token: u32, result: Result<u32, IoFailure>) {
         let index = (token & ((1 << TOKEN_SHIFT) - 1)) as usize;
         match token >> TOKEN_SHIFT {
@@ -393,8 +392,8 @@ impl<T: Tree> FuseServer<T> {
         receive.state = match result {
             Ok(bytes) => ReceiveState::Arrived(bytes),
             Err(failure) => {
-                // Withdrawn, interrupted, or too large (which the kernel has answered itself): the
-                // next one, please.
+                // Withdrawn, interrupted, or too large (which the kernel has answered itself): take
+                // the next one.
                 let goes_on = [Errno::NotFound, Errno::Interrupted, Errno::TryAgain, Errno::Io];
                 if !goes_on.iter().any(|errno| *errno as i32 == failure.errno) {
                     self.ended.get_or_insert(failure);
@@ -403,7 +402,7 @@ impl<T: Tree> FuseServer<T> {
             }
         };
         if self.ended.is_some() {
-            reactor.close_fuse(self.fuse); // The other receives come back.
+            reactor.close_fuse(self.fuse); // Ends the other receives.
         }
     }
 
@@ -412,7 +411,7 @@ impl<T: Tree> FuseServer<T> {
         self.answer(reactor, id, result.map_err(errno));
     }
 
-    /// The text of a control file was taken, or not.
+    /// The text of a control file was accepted or refused.
     pub fn stored(&mut self, reactor: &mut Reactor, id: RequestId, result: Result<(), Errno>) {
         self.answer(reactor, id, result);
     }
@@ -434,7 +433,7 @@ impl<T: Tree> FuseServer<T> {
         self.send_answer(reactor, index, data);
     }
 
-    /// Sends what is in `out`, and the data after it.
+    /// Sends the content of `out`, and the data after it.
     fn send_answer(&mut self, reactor: &mut Reactor, index: u32, data: Option<Span>) {
         let span = Span::new(self.answers, index * ANSWER_STRIDE as u32, self.out.len() as u32);
         reactor.pool_mut().copy_in(span, &self.out);
@@ -447,8 +446,8 @@ impl<T: Tree> FuseServer<T> {
 
     fn answered(&mut self, reactor: &mut Reactor, index: usize, result: Result<u32, IoFailure>) {
         let Some(Some(pending)) = self.pending.get_mut(index) else { return };
-        // ENOENT: its user was killed. ENODEV: unmounted. Anything else leaves the user waiting:
-        // say at least that.
+        // ENOENT: the caller was killed. ENODEV: unmounted. After any other error the caller still
+        // waits: send at least a failure.
         let unheard = result
             .is_err_and(|failure| ![Errno::NotFound as i32, Errno::NoDevice as i32].contains(&failure.errno));
         if unheard && pending.phase == Phase::Answering && self.ended.is_none() {
@@ -477,7 +476,7 @@ impl<T: Tree> FuseServer<T> {
         }
     }
 
-    /// Memory for a request or an answer: the pool's, or else the mount's own.
+    /// Memory for a request or an answer: from the pool, else the mount's own.
     fn take(&mut self, reactor: &mut Reactor, part: usize, bytes: usize) -> Option<Buffer> {
         if let Some(id) = reactor.pool_mut().alloc_leaving(part, bytes) {
             return Some(Buffer { id, from: Source::Pool });
@@ -488,7 +487,7 @@ impl<T: Tree> FuseServer<T> {
 
     // --- work
 
-    /// Handles what has come and receives again. True if the backend was given something.
+    /// Handles received requests and receives again. True if the backend was given something.
     pub fn turn(&mut self, backend: &mut dyn Backend, reactor: &mut Reactor) -> bool {
         self.send_unsent(reactor);
         self.learn();
@@ -510,8 +509,8 @@ impl<T: Tree> FuseServer<T> {
         started
     }
 
-    /// A crowd that fills all receives gets twice as many the next time; where few are needed for
-    /// long there are soon fewer.
+    /// Adapts the number of receives: a burst that fills all of them doubles it, and a long time
+    /// with few requests reduces it.
     fn learn(&mut self) {
         let arrived = |receive: &Receive| matches!(receive.state, ReceiveState::Arrived(_));
         let arrived = self.receives.iter().filter(|receive| arrived(receive)).count();
@@ -565,7 +564,7 @@ impl<T: Tree> FuseServer<T> {
         self.options.token_base | u64::from(kind << TOKEN_SHIFT) | index as u64
     }
 
-    /// Understands the request in a receive. True if the backend was given something.
+    /// Parses the request in a receive. True if the backend was given something.
     fn step(&mut self, backend: &mut dyn Backend, reactor: &mut Reactor, index: usize, bytes: usize) -> bool {
         let head_bytes = bytes.min(WRITE_HEAD_BYTES);
         self.scratch.resize(head_bytes, 0);
@@ -625,8 +624,8 @@ impl<T: Tree> FuseServer<T> {
                 }
             }
             None => {
-                // It may be in a receive that comes later in this turn. (If it is done, the kernel
-                // does not ask again.)
+                // It can be in a receive that is processed later in this turn. (If it has ended,
+                // the kernel does not ask again.)
                 let mut answer = Vec::new();
                 reply::failed(&mut answer, unique, Errno::TryAgain);
                 self.send_plain(reactor, answer);
@@ -638,8 +637,8 @@ impl<T: Tree> FuseServer<T> {
         RequestId(self.options.request_base | u64::from(index))
     }
 
-    /// Notes a request that the backend gets. There is always room: an entry has a place of its
-    /// own, and a receive is posted only with one in reserve.
+    /// Notes a request for the backend. There is always room: an entry has a place of its own, and
+    /// a receive is posted only with a place in reserve.
     fn begin(
         &mut self,
         answer: Answer,
@@ -672,7 +671,7 @@ impl<T: Tree> FuseServer<T> {
             && self.adopted < self.adopted_max;
         let mut buffer = if adopts { self.adopt(reactor, index) } else { None };
         if buffer.is_none() && request.operation.has_payload() {
-            let len = request.length_bytes as u32; // at most the longest payload that was agreed on
+            let len = request.length_bytes as u32; // at most the longest negotiated payload
             let bytes = (lead as usize + len as usize).next_multiple_of(BLOCK_BYTES);
             buffer = self.take(reactor, FOR_REPLIES, bytes);
             let Some(buffer) = buffer else {
@@ -687,7 +686,7 @@ impl<T: Tree> FuseServer<T> {
         true
     }
 
-    /// Takes the buffer of a receive for its request, if there is another one for the receive.
+    /// Takes the buffer of a receive for its request, if there is another buffer for the receive.
     fn adopt(&mut self, reactor: &mut Reactor, index: usize) -> Option<Buffer> {
         let bytes = self.session.limits().payload_bytes_max as usize;
         let other = reactor.pool_mut().alloc_leaving(FOR_REPLIES, bytes)?;
@@ -745,7 +744,7 @@ impl<T: Tree> FuseServer<T> {
         self.plain[index] = Some(buffer);
         let token = self.token(TOKEN_PLAIN, index);
         reactor.submit(token, Op::FuseReply { fuse: self.fuse, spans: &[span] });
-        self.out = answer; // its memory is used again
+        self.out = answer; // reuse its memory
     }
 
     fn send_unsent(&mut self, reactor: &mut Reactor) {

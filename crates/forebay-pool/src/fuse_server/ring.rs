@@ -1,20 +1,20 @@
-//! A mount whose requests come over io_uring: entries, each with memory for one request.
+//! A mount with requests over io_uring: entries, each with memory for one request.
 //!
-//! The kernel has a queue for each processor, and a request goes to the queue of the processor that
-//! asks. A queue has [`RingPlan::depth`] entries. One takes a request into its memory and keeps it
-//! until that is answered, and the command that answers takes the next one. So each request has its
-//! memory from the beginning: it waits for none, and nothing is copied but what begins inside of a
-//! block.
+//! The kernel has a queue for each processor, and a request goes to the queue of the processor of
+//! its caller. A queue has [`RingPlan::depth`] entries. An entry takes a request into its memory
+//! and keeps it until the answer, and the command that answers takes the next one. So each request
+//! has memory from the start: it never waits for any, and only data that begins inside a block is
+//! copied.
 //!
-//! Not over the ring come what is asked before it is ready, and FORGET and INTERRUPT ever: the
+//! Requests before the ring is ready, and all FORGET and INTERRUPT, arrive outside of the ring: the
 //! receives stay.
 //!
 //! Invariants
-//! - An entry is at the kernel, or its request is with this server: a request is answered once,
-//!   because what answers it gives the entry away.
-//! - An entry goes back to the kernel only when no operation on its memory is under way.
-//! - While the mount is being closed, what was there before is answered. What comes later is
-//!   not begun, and gets an error with the end of the connection.
+//! - An entry is in the kernel, or its request is in this server: a request is answered only once,
+//!   because the answer gives the entry away.
+//! - An entry returns to the kernel only when no operation on its memory is in flight.
+//! - While the mount is being closed, earlier requests are answered. Later ones are not begun, and
+//!   get an error with the end of the connection.
 
 use super::{Backend, Buffer, FuseServer, REQUESTS_MAX, Source, TOKEN_RING};
 use forebay_export::fuse::ring::{ANSWER_PAYLOAD_AT, HEAD_BYTES, request};
@@ -27,34 +27,34 @@ use forebay_io::fuse::RingAccess;
 use forebay_io::{BufId, BufPool, EngineKind, IoFailure, Op, Reactor, Span};
 use std::fmt;
 
-/// Most entries of a queue: more requests of one processor wait in the kernel.
+/// Maximum entries of a queue: more requests of one processor wait in the kernel.
 const DEPTH_MAX: usize = 32;
-/// With fewer, shorter payloads give more.
+/// With fewer entries, shorter payloads perform better.
 const DEPTH_GOOD: usize = 16;
-/// With fewer the ring is not worth having.
+/// With fewer entries the ring is not worthwhile.
 const DEPTH_MIN: usize = 4;
 /// Lengths of payloads: the first that leaves enough entries, or the last.
 const PAYLOADS: [usize; 3] = [PAYLOAD_BYTES_MAX as usize, 256 << 10, 64 << 10];
 /// Distance of the heads in their common buffer.
 const HEAD_STRIDE: usize = 320;
-/// Room for a payload wherever it begins within a block.
+/// Room for a payload with any offset within its first block.
 const SPARE: usize = BLOCK_BYTES;
 
 const _: () = assert!(HEAD_BYTES <= HEAD_STRIDE);
 
-/// How many entries of what length there are.
+/// Number of entries, and their length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingPlan {
     /// Queues, one for each processor that the kernel has room for.
     pub queues: u16,
-    /// Entries of each: so many requests of a processor are under way at once.
+    /// Entries of each: the maximum of requests of one processor in flight.
     pub depth: u16,
     /// The longest read or write that is one request.
     pub payload_bytes: u32,
 }
 
 impl RingPlan {
-    /// The best within so many bytes of memory; `None` if that is too little.
+    /// The best plan within this amount of memory; `None` if it is too small.
     pub fn within(bytes: usize, queues: u16) -> Option<Self> {
         let depth = |payload: usize| {
             let entry = payload + SPARE + HEAD_STRIDE;
@@ -66,7 +66,7 @@ impl RingPlan {
         Some(Self { queues, depth, payload_bytes: payload as u32 })
     }
 
-    /// The least memory that is enough for so many queues.
+    /// The minimum of memory for this number of queues.
     fn least_bytes(queues: u16) -> usize {
         usize::from(queues) * DEPTH_MIN * (PAYLOADS[PAYLOADS.len() - 1] + SPARE + HEAD_STRIDE)
     }
@@ -76,12 +76,12 @@ impl RingPlan {
     }
 }
 
-/// How requests of a mount reach the server.
+/// The transport of a mount's requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Over io_uring.
     Ring(RingPlan),
-    /// Through `/dev/fuse`, and why not over io_uring.
+    /// Through `/dev/fuse`, and the reason why not over io_uring.
     Device(String),
 }
 
@@ -95,7 +95,7 @@ impl Way {
     }
 }
 
-/// Without the name: numbers, or what would enable the ring.
+/// Without the name: numbers, or how to enable the ring.
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -112,7 +112,7 @@ impl fmt::Display for Way {
     }
 }
 
-/// The memory of a ring, and the way to it.
+/// The memory of a ring, and the access to it.
 #[derive(Debug)]
 pub struct RingMemory {
     plan: RingPlan,
@@ -122,10 +122,10 @@ pub struct RingMemory {
 }
 
 impl RingMemory {
-    /// Takes at most so many bytes of the reactor's memory for the ring of a mount.
+    /// Takes at most this number of bytes of the reactor's memory for the ring of a mount.
     ///
     /// # Errors
-    /// There is no ring for it: why, and what would help, in words.
+    /// There is no ring for it: the reason and the remedy, as a message.
     pub fn reserve(
         reactor: &mut Reactor,
         access: Result<RingAccess, String>,
@@ -170,7 +170,7 @@ impl RingMemory {
         self.plan.payload_bytes
     }
 
-    /// Gives it back.
+    /// Frees the memory.
     pub fn give_back(self, pool: &mut BufPool) {
         self.buffers.into_iter().chain([self.heads]).for_each(|buffer| pool.free(buffer));
     }
@@ -178,17 +178,17 @@ impl RingMemory {
 
 #[derive(Debug)]
 enum State {
-    /// Not known to the kernel yet.
+    /// Not registered with the kernel yet.
     New,
     AtKernel,
     Arrived,
     /// Arrived while the mount was being closed.
     Late,
-    /// With the backend.
+    /// In the backend.
     Working,
-    /// Answered by this header and body, or by these data; but an operation still uses its memory.
+    /// Answered by this header and body, or by this data; but an operation still uses its memory.
     Held(Vec<u8>, Option<Span>),
-    /// The kernel does not know it any more.
+    /// Gone from the kernel.
     Spent,
 }
 
@@ -196,7 +196,7 @@ enum State {
 struct Entry {
     buffer: BufId,
     state: State,
-    /// What the answer has to name.
+    /// The number that the answer has to name.
     number: u64,
 }
 
@@ -205,19 +205,19 @@ pub(super) struct Ring {
     plan: RingPlan,
     heads: BufId,
     entries: Vec<Entry>,
-    /// Entries that have something to do in the next turn.
+    /// Entries with work for the next turn.
     due: Vec<u16>,
-    /// Entries that are at the kernel.
+    /// Entries in the kernel.
     at_kernel: usize,
-    /// Entries whose request is to be answered.
+    /// Entries with an unanswered request.
     under_way: usize,
     is_registered: bool,
-    /// What the kernel said to an entry that it does not take.
+    /// The kernel's error for an entry that it refused.
     refused: Option<IoFailure>,
 }
 
 impl Ring {
-    /// Separates the memory from the way to it.
+    /// Separates the memory from the access to the ring.
     pub(super) fn new(memory: RingMemory) -> (Self, RingAccess) {
         let RingMemory { plan, heads, buffers, access } = memory;
         let entry = |buffer| Entry { buffer, state: State::New, number: 0 };
@@ -245,7 +245,7 @@ impl Ring {
         self.entries.len() * (self.plan.payload_bytes as usize + SPARE + HEAD_STRIDE)
     }
 
-    /// Every request was answered, except those that came too late.
+    /// True if every request was answered, except those that arrived too late.
     pub(super) fn is_quiet(&self) -> bool {
         self.under_way == 0
     }
@@ -254,7 +254,7 @@ impl Ring {
         self.at_kernel == 0
     }
 
-    /// Requests with the backend.
+    /// Requests in the backend.
     pub(super) fn requests(&self) -> usize {
         self.entries.iter().filter(|entry| matches!(entry.state, State::Working)).count()
     }
@@ -274,7 +274,7 @@ impl Ring {
 }
 
 impl<T: Tree> FuseServer<T> {
-    /// How requests reach this server.
+    /// The transport of this server's requests.
     pub fn way(&self) -> Way {
         match &self.ring {
             Some(ring) if ring.is_registered && ring.refused.is_none() => Way::Ring(ring.plan),
@@ -286,13 +286,13 @@ impl<T: Tree> FuseServer<T> {
         }
     }
 
-    /// Bytes of memory that the ring has.
+    /// Memory of the ring, in bytes.
     pub fn ring_bytes(&self) -> usize {
         self.ring.as_ref().map_or(0, Ring::bytes)
     }
 
-    /// Once the kernel has agreed, and has our answer, it is given the entries. If it has not,
-    /// their memory goes back.
+    /// Registers the entries once the kernel has agreed and has received the answer. If it has not
+    /// agreed, frees their memory.
     pub(super) fn begin_ring(&mut self, reactor: &mut Reactor) {
         let Some(ring) = self.ring.take_if(|ring| !ring.is_registered) else { return };
         let ends = self.closing || self.ended.is_some();
@@ -326,7 +326,7 @@ impl<T: Tree> FuseServer<T> {
         reactor.submit(token, Op::FuseRing { fuse: self.fuse, queue, answered, head, payload });
     }
 
-    /// An entry is back from the kernel.
+    /// The kernel has returned an entry.
     pub(super) fn taken(&mut self, index: usize, result: Result<u32, IoFailure>) {
         let closing = self.closing || self.ended.is_some();
         let Some(ring) = &mut self.ring else { return };
@@ -340,12 +340,12 @@ impl<T: Tree> FuseServer<T> {
                 State::Arrived
             }
             Err(failure) => {
-                // What tells of the end of the connection is a receive.
+                // A receive reports the end of the connection.
                 let ends = [libc_errno::NOT_CONNECTED, libc_errno::ABORTED, Errno::NoDevice as i32];
                 if !closing && !ends.contains(&failure.errno) {
                     ring.refused.get_or_insert(failure);
                     if entry.number != 0 {
-                        // Who sends to this queue would wait for ever.
+                        // Requests to this queue would wait forever.
                         self.ended.get_or_insert(failure);
                     }
                 }
@@ -354,7 +354,7 @@ impl<T: Tree> FuseServer<T> {
         };
     }
 
-    /// Handles what the entries have. True if the backend was given something.
+    /// Processes the due entries. True if the backend was given something.
     pub(super) fn turn_ring(&mut self, backend: &mut dyn Backend, reactor: &mut Reactor) -> bool {
         self.begin_ring(reactor);
         let Some(ring) = &mut self.ring else { return false };
@@ -374,7 +374,7 @@ impl<T: Tree> FuseServer<T> {
                 other => ring.entries[index].state = other,
             }
         }
-        // Those that are still held are due again, in a list of their own.
+        // Entries that are still held are due again, in a list of their own.
         if let Some(ring) = &mut self.ring
             && ring.due.is_empty()
         {
@@ -386,7 +386,7 @@ impl<T: Tree> FuseServer<T> {
         started
     }
 
-    /// Understands the request of an entry. True if the backend was given something.
+    /// Parses the request of an entry. True if the backend was given something.
     fn take_up(&mut self, backend: &mut dyn Backend, reactor: &mut Reactor, index: usize) -> bool {
         let Some(ring) = &mut self.ring else { return false };
         let mut head = [0; HEAD_BYTES];
@@ -420,7 +420,7 @@ impl<T: Tree> FuseServer<T> {
                 backend.store(id, node, std::mem::take(&mut self.scratch));
                 return true;
             }
-            // The kernel does not send over the ring what has no answer, but the entry goes on.
+            // The kernel sends no request without an answer over the ring, but the entry goes on.
             Ok(FuseStep::Answered | FuseStep::Silent | FuseStep::Destroyed | FuseStep::Interrupt { .. }) => {}
         }
         if self.out.is_empty() {
@@ -430,7 +430,7 @@ impl<T: Tree> FuseServer<T> {
         false
     }
 
-    /// What came makes no sense: without a number there is nothing to answer.
+    /// The request is invalid: without a number it cannot be answered.
     fn broken(&mut self, index: usize) -> bool {
         let broken = std::io::Error::from(std::io::ErrorKind::InvalidData);
         self.ended.get_or_insert(broken.into());
@@ -460,7 +460,7 @@ impl<T: Tree> FuseServer<T> {
         self.hand_over(backend, reactor, what, buffer, Some(index));
     }
 
-    /// Answers the request of an entry with what is in `out`, header and body, or header and data.
+    /// Answers the request of an entry from `out`, header and body, or header and data.
     pub(super) fn commit(&mut self, reactor: &mut Reactor, index: usize, data: Option<Span>) {
         let Some(ring) = &mut self.ring else { return };
         if reactor.pool().is_busy(ring.entries[index].buffer) {
@@ -487,7 +487,7 @@ impl<T: Tree> FuseServer<T> {
     }
 }
 
-/// The place of an entry's request among those that are under way.
+/// The place of an entry's request among the requests in flight.
 pub(super) fn place(entry: usize) -> u32 {
     (REQUESTS_MAX + entry) as u32
 }
@@ -503,7 +503,7 @@ fn append(bytes: &mut Vec<u8>, reactor: &Reactor, span: Span) {
     reactor.pool().copy_out(span, &mut bytes[start..]);
 }
 
-/// Error numbers that nobody answers with.
+/// Error numbers that are never sent as answers.
 mod libc_errno {
     pub(super) const ABORTED: i32 = 103;
     pub(super) const NOT_CONNECTED: i32 = 107;

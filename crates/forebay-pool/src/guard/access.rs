@@ -1,5 +1,4 @@
-//! A client as far as it is known, and the allow lists in use. What is not known meets no
-//! condition.
+//! The known facts about a client, and the allow lists in use. Unknown facts satisfy no condition.
 
 use super::names;
 use forebay_config::{AccessList, ClientName};
@@ -7,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// A client, as far as it is known.
+/// The known facts about a client.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Peer {
     /// User, over a unix socket.
@@ -16,17 +15,17 @@ pub(crate) struct Peer {
     pub(crate) gids: Vec<u32>,
     /// Address, over TCP.
     pub(crate) address: Option<IpAddr>,
-    /// Names in its certificate, which was verified.
+    /// Names in its verified certificate.
     pub(crate) names: Vec<ClientName>,
 }
 
 impl Peer {
-    /// Takes the names of the certificate (DER) that the client has proved to be its own.
+    /// Takes the names of the certificate (DER) whose key the client has proved to hold.
     pub(crate) fn certified(&mut self, der: &[u8]) {
         self.names = names::of_certificate(der);
     }
 
-    /// Whether a list lets the client in.
+    /// True if a list allows the client.
     fn is_allowed_by(&self, list: &AccessList) -> bool {
         let by_user = || {
             self.uid.is_some_and(|uid| list.uids.contains(&uid))
@@ -46,7 +45,7 @@ impl Peer {
 }
 
 impl fmt::Display for Peer {
-    /// For logs: what is known, with nothing in it that a client could have chosen freely.
+    /// For logs: the known facts, without any text that a client could choose freely.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.uid, self.address) {
             (Some(uid), _) => write!(f, "uid {uid}")?,
@@ -60,12 +59,12 @@ impl fmt::Display for Peer {
     }
 }
 
-/// An allow list in use. `None`: it is gone, and lets nobody in.
+/// An allow list in use. `None`: it was removed, and allows no client.
 #[derive(Debug, Default)]
 pub struct AccessEntry(Mutex<Option<AccessList>>);
 
 impl AccessEntry {
-    /// Puts another list in its place; true if it is different.
+    /// Replaces the list; true if it differs.
     pub(super) fn replace(&self, list: Option<AccessList>) -> bool {
         let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let differs = *current != list;
@@ -73,13 +72,13 @@ impl AccessEntry {
         differs
     }
 
-    /// Whether the client is let in.
+    /// True if the client is allowed.
     pub(crate) fn allows(&self, peer: &Peer) -> bool {
         self.with(|list| peer.is_allowed_by(list))
     }
 
-    /// Whether the client may be let in, as far as its address tells: what can be said before it
-    /// has said a word.
+    /// True if the client may be allowed, as far as its address shows: all that is known before it
+    /// sends anything.
     pub(crate) fn allows_address(&self, peer: &Peer) -> bool {
         self.with(|list| peer.has_address_of(list))
     }

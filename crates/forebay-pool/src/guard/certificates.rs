@@ -7,12 +7,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The cryptography of all TLS.
+/// The cryptography provider of all TLS.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// What rustls says of a file.
+/// An error of rustls about a file.
 pub fn wrong(path: &Path, problem: impl Into<String>) -> FileError {
     FileError { path: path.into(), problem: FileProblem::Tls(problem.into()) }
 }
@@ -29,8 +29,8 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileErr
     Ok(chain)
 }
 
-/// The private key of a file that only owner and group may use. What is wrong with its text is not
-/// told: the parser's error may quote a line of it.
+/// The private key of a file that only owner and group may use. The error leaves out the parser's
+/// message, which can quote a line of the key.
 pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
     PrivateKeyDer::from_pem_slice(&read_key(path)?)
         .map_err(|_| wrong(path, "no private key in PEM, or a damaged one"))

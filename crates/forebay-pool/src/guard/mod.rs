@@ -1,19 +1,18 @@
-//! Guards of exports: TLS by `[tls.NAME]`, allow lists by `[access.NAME]`. They say who may use an
-//! export, and how clients prove who they are.
+//! Guards of exports: TLS by `[tls.NAME]`, allow lists by `[access.NAME]`. They decide which
+//! clients may use an export, and how clients authenticate.
 //!
 //! - `names`: names that a certificate gives a client.
-//! - `access`: a client as far as it is known, and the allow lists in use.
+//! - `access`: the known facts about a client, and the allow lists in use.
 //! - `certificates`: certificates and keys from files.
 //! - `tls`: those of a section, as a configuration of rustls.
-//! - here: `GuardBook`, all of them by name. Exports hold on to one entry; a reload changes what is
-//!   in it, so that nobody has to be told.
+//! - here: `GuardBook`, all guards by name. Each export keeps one entry; a reload changes the
+//!   content of the entry, so that exports need no notice.
 //!
 //! Invariants
-//! - What cannot be read keeps what was there: a reload with a broken certificate does not end TLS,
-//!   and never goes on without it.
-//! - A list that is gone from the configuration lets nobody in any more; so does one that is not
-//!   known.
-//! - The lock is not held while a file is read: a file system that does not answer must not hold up
+//! - A file that cannot be read leaves the previous content in force: a reload with a broken
+//!   certificate does not end TLS, and never goes on without it.
+//! - A list that was removed from the configuration, or that is unknown, allows no client.
+//! - The lock is not held while a file is read: a file system that does not answer must not delay
 //!   the pools, whose threads look entries up.
 //! - No key is in the text of an error or in a debug format.
 
@@ -30,7 +29,7 @@ use forebay_export::uri::{ExportUri, Guards};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Everything by name. Shared by the service, which fills it, and the pools, which take from it.
+/// All guards by name. The service fills it, and the pools read it.
 #[derive(Debug, Default)]
 pub struct GuardBook {
     entries: Mutex<Entries>,
@@ -42,19 +41,19 @@ struct Entries {
     access: BTreeMap<String, Arc<AccessEntry>>,
 }
 
-/// What an update of the book did, in words.
+/// Result of an update of the book, as messages.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Updated {
-    /// What is different now.
+    /// Changes.
     pub changed: Vec<String>,
-    /// What could not be done; what was there before holds.
+    /// Failures; the previous content stays in force.
     pub refused: Vec<String>,
-    /// An allow list is different: clients that are connected must be looked at again.
+    /// An allow list has changed: connected clients must be checked again.
     pub access: bool,
 }
 
 impl GuardBook {
-    /// Reads all files that exports of this configuration name, and takes over all lists.
+    /// Reads all files that the exports of this configuration name, and takes all lists.
     ///
     /// It waits for the files, and must not be called on a pool's thread.
     pub fn update(&self, config: &Config) -> Updated {
@@ -85,19 +84,19 @@ impl GuardBook {
         updated
     }
 
-    /// Reads the files of those of these sections that the exports name and that nobody has used so
-    /// far. What is wrong is said by `GuardBook::tls`. It waits for the files, as `update` does.
+    /// Reads the files of these sections that the exports name and no export has used so far.
+    /// `GuardBook::tls` returns their errors. It waits for the files, as `update` does.
     pub fn prepare(&self, sections: &BTreeMap<String, TlsConfig>, exports: &[ExportUri]) {
         for uri in exports {
             let ExportUri::Nbd { guards: Guards { tls: Some(name), .. }, .. } = uri else { continue };
             let Some((wanted, entry)) = sections.get(name).zip(self.tls_entry(name, true)) else { continue };
             if entry.current().is_none() {
-                let _ = entry.load(wanted); // it keeps the problem
+                let _ = entry.load(wanted); // the entry keeps the error
             }
         }
     }
 
-    /// The entry of a section; one that is used and not there yet is made.
+    /// The entry of a section; creates a missing one if it is used.
     fn tls_entry(&self, name: &str, used: bool) -> Option<Arc<TlsEntry>> {
         let mut entries = self.lock();
         if used {
@@ -110,7 +109,7 @@ impl GuardBook {
     /// The certificates of a section.
     ///
     /// # Errors
-    /// It is not there, or what it names could not be used.
+    /// It does not exist, or its files could not be used.
     pub(crate) fn tls(&self, name: &str) -> Result<Arc<TlsEntry>, String> {
         let entry = self.lock().tls.get(name).cloned();
         let entry = entry.ok_or_else(|| format!("there is no [tls.{name}] in the configuration"))?;
@@ -123,7 +122,7 @@ impl GuardBook {
     /// An allow list.
     ///
     /// # Errors
-    /// It is not there.
+    /// It does not exist.
     pub(crate) fn access(&self, name: &str) -> Result<Arc<AccessEntry>, String> {
         let entry = self.lock().access.get(name).cloned();
         entry.ok_or_else(|| format!("there is no [access.{name}] in the configuration"))

@@ -1,20 +1,20 @@
 //! Names that a certificate gives to its holder.
 //!
-//! A name is believed because the authority that the operator chose has signed it. The certificate
-//! was verified before it is looked at here.
+//! A name is trusted because the authority that the operator chose has signed it. The certificate
+//! was verified before.
 //!
 //! Invariants
-//! - A certificate with more than one common name has none: which of them the authority meant
-//!   nobody can tell.
+//! - A certificate with more than one common name has none: which of them the authority meant is
+//!   unknown.
 
 use forebay_config::ClientName;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Most names of one certificate that are looked at.
+/// Maximum number of names of one certificate that are read.
 const NAMES_MAX: usize = 256;
 
-/// The names in a certificate (DER); none if it cannot be understood.
+/// The names in a certificate (DER); none if it cannot be parsed.
 pub(super) fn of_certificate(der: &[u8]) -> Vec<ClientName> {
     let Ok((_, certificate)) = X509Certificate::from_der(der) else { return Vec::new() };
     let mut names = Vec::new();

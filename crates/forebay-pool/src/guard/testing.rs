@@ -1,4 +1,4 @@
-//! Certificates for tests, made when they run.
+//! Certificates for tests, created at run time.
 
 use forebay_config::choices::ClientCertificates;
 use forebay_config::{TlsConfig, TlsFiles};
@@ -6,7 +6,7 @@ use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::{Path, PathBuf};
 
-/// Who signs.
+/// A signing authority.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub(crate) pem: String,
@@ -52,7 +52,7 @@ impl Authority {
 
 fn subject(common: &[&str]) -> DistinguishedName {
     let mut name = DistinguishedName::new();
-    // The library keeps one value for each type: further ones go in as if they were of another.
+    // The library keeps one value for each type: further ones are added as if of another type.
     for (at, common) in common.iter().enumerate() {
         let kind = if at == 0 { DnType::CommonName } else { DnType::CustomDnType(vec![2, 5, 4, 3]) };
         name.push(kind, *common);
@@ -67,7 +67,7 @@ pub(crate) fn write(path: &Path, text: &str, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A section whose files are in this folder.
+/// A section whose files are in this directory.
 pub(crate) fn section(folder: &Path, server: &Certified, authority: Option<&Authority>) -> TlsConfig {
     let file = |name: &str| -> PathBuf { folder.join(name) };
     write(&file("cert.pem"), &server.pem, 0o644);

@@ -1,4 +1,4 @@
-//! Clients that are let in, and guards that a reload leaves in force.
+//! Allowed clients, and guards that a reload leaves in force.
 
 use super::testing::{Authority, section, write};
 use super::*;
@@ -123,7 +123,7 @@ fn a_reload_takes_what_is_new_and_keeps_what_was_if_that_is_broken() {
     let renewed = entry.current().unwrap();
     assert!(!Arc::ptr_eq(&running, &renewed), "who holds the entry has the new one");
 
-    // The key of another certificate, and of nobody; one that everybody may read; an authority that
+    // The key of another certificate, and of none; a key that all users may read; an authority that
     // is none.
     write(&tls.files.key_file, &first.key_pem, 0o600);
     for (file, text, mode, problem) in [
@@ -179,7 +179,7 @@ fn no_key_is_in_an_error_or_a_debug_format() {
     book.update(&config);
     let mut text = format!("{book:?} {:?} {config:?}", book.tls("lan").unwrap());
     let body: String = server.key_pem.lines().filter(|line| !line.contains("-----")).collect();
-    // As somebody pastes it: all in one line, without its end, with a character missing.
+    // As after a careless paste: all in one line, without its end, with a character missing.
     for damaged in [
         server.key_pem.replace('\n', " "),
         server.key_pem.replace("-----END", "-----"),

@@ -1,7 +1,7 @@
 //! `[tls.NAME]`: certificates and a key from files, as rustls takes them.
 //!
-//! Sessions are not resumed: NBD connections live long, and what is not kept cannot outlive a
-//! change of the authority.
+//! Sessions are not resumed: NBD connections live long, and without stored sessions none can
+//! outlive a change of the authority.
 
 use super::certificates::{certificates, private_key, provider, wrong};
 use crate::secret_file::FileError;
@@ -12,28 +12,28 @@ use rustls::{RootCertStore, ServerConfig};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A configuration in use, with what it was made from.
+/// A configuration in use, and its sources.
 #[derive(Default)]
 struct Loaded {
     config: Option<Arc<ServerConfig>>,
-    /// Certificates as they were read, to tell whether a reload found others: the chain, then the
+    /// Certificates as last read, to detect whether a reload found others: the chain, then the
     /// authority.
     seen: Option<(TlsConfig, Vec<Vec<u8>>)>,
     problem: String,
 }
 
-/// The certificates of a section, the newest that could be read.
+/// The newest readable certificates of a section.
 #[derive(Default)]
 pub struct TlsEntry(Mutex<Loaded>);
 
 impl fmt::Debug for TlsEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsEntry").finish_non_exhaustive() // a key is in it
+        f.debug_struct("TlsEntry").finish_non_exhaustive() // it holds a key
     }
 }
 
 impl TlsEntry {
-    /// What new connections are served with; `None` if it could never be read.
+    /// The configuration for new connections; `None` if it could never be read.
     pub(crate) fn current(&self) -> Option<Arc<ServerConfig>> {
         self.lock().config.clone()
     }
@@ -42,8 +42,8 @@ impl TlsEntry {
         self.lock().problem.clone()
     }
 
-    /// Reads the files again; true if there is something new in them. (A key that is new alone
-    /// would not go with the certificate.)
+    /// Reads the files again; true if their certificates have changed. (A new key alone would not
+    /// match the certificate.)
     pub(super) fn load(&self, wanted: &TlsConfig) -> Result<bool, String> {
         let read = server_config(wanted);
         let mut loaded = self.lock();
@@ -66,7 +66,7 @@ impl TlsEntry {
     }
 }
 
-/// The configuration, and all certificates that went into it.
+/// The configuration, and all certificates in it.
 fn server_config(wanted: &TlsConfig) -> Result<(ServerConfig, Vec<Vec<u8>>), FileError> {
     let files = &wanted.files;
     let chain = certificates(&files.cert_file)?;

@@ -1,4 +1,4 @@
-//! The thread of an export: it listens, and receives the messages of a frontend.
+//! The thread of an export: it listens, and handles the messages of a frontend.
 //!
 //! It ends when the pool closes its end of `stop`. A frontend that sends half of a message keeps
 //! this thread for [`MESSAGE_WITHIN`] and is disconnected then; the pool does not notice.
@@ -22,24 +22,24 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-/// Time for a message, once its first byte is there, and for an answer to be taken.
+/// Time for a message, once its first byte has arrived, and for the client to take an answer.
 const MESSAGE_WITHIN: Duration = Duration::from_secs(5);
 /// Pause after accepting has failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// An export that is listened on.
+/// An export with a listener.
 pub(crate) struct Control {
     /// Where frontends connect.
     pub(crate) listener: UnixListener,
-    /// Closed on the other side when the export is to end.
+    /// The other side closes it to end the export.
     pub(crate) stop: UnixStream,
     /// The device.
     pub(crate) shared: Arc<Shared>,
-    /// The way to the pool.
+    /// Sends orders to the pool.
     pub(crate) orders: Orders,
 }
 
-/// What there is to be looked at.
+/// Sources that are ready.
 struct Ready {
     stop: bool,
     listener: bool,
@@ -47,7 +47,7 @@ struct Ready {
 }
 
 impl Control {
-    /// Serves one frontend after the other until the end of the export.
+    /// Serves one frontend after another until the end of the export.
     pub(crate) fn run(self, may_wait: &MayWait) {
         let _ = self.listener.set_nonblocking(true); // it was polled before, so it rarely matters
         loop {
@@ -67,7 +67,7 @@ impl Control {
         }
     }
 
-    /// Waits for something to do; `None` if that is not possible.
+    /// Waits for input; `None` if that fails.
     fn ready(&self, frontend: Option<&UnixStream>) -> Option<Ready> {
         let watch = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut watched = vec![watch(self.stop.as_fd()), watch(self.listener.as_fd())];
@@ -83,7 +83,7 @@ impl Control {
         Some(Ready { stop: is(0), listener: is(1), frontend: is(2) })
     }
 
-    /// Serves a frontend until one side ends it; false if the export ends.
+    /// Serves a frontend until either side ends the connection; false if the export ends.
     fn serve(&self, may_wait: &MayWait, stream: UnixStream) -> bool {
         let prepared = prepare(&stream);
         let came = prepared.map(|arrival| (self.orders)(Order::Came(arrival)));
@@ -119,7 +119,7 @@ impl Control {
     }
 }
 
-/// A peer, in words.
+/// Describes a peer.
 pub(super) fn who(cred: &forebay_io::PeerCred) -> String {
     format!("uid {} (process {})", cred.uid, cred.pid)
 }

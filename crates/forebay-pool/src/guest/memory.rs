@@ -1,10 +1,10 @@
 //! The memory of a guest: files that its frontend has passed, mapped.
 //!
 //! Invariants
-//! - Only memory is mapped (tmpfs, which memfd is of, and hugetlbfs): a page of any other file
-//!   could come from a disk or a server, and the pool would wait for it.
-//! - A region was as long as it says when it was mapped. If its owner cuts it later it is lost, and
-//!   the connection with it.
+//! - Only memory files are mapped (tmpfs, which includes memfd, and hugetlbfs): a page of any other
+//!   file could come from a disk or a server, and the pool would wait for it.
+//! - A region had its full length when it was mapped. If its owner truncates it later it is lost,
+//!   and the connection with it.
 
 use crate::may_wait::MayWait;
 use forebay_export::vhost_user::{REGIONS_MAX, Region};
@@ -42,8 +42,8 @@ fn map(_: &MayWait, region: &Region, file: OwnedFd) -> Result<ForeignMemory, Str
     ForeignMemory::new(mapped.map_err(|error| failed(&error))?).map_err(|error| failed(&error))
 }
 
-/// Memory that others have too, and whether it is still there. (The order matters: what is watched
-/// is let go before the watch.)
+/// Shared memory, and the watch for its loss. (The order matters: the memory is dropped before the
+/// watch.)
 #[derive(Debug)]
 pub(crate) struct Mapped {
     pub(super) memory: Arc<GuestMemory>,
@@ -56,7 +56,7 @@ impl Mapped {
         Self { memory: Arc::new(GuestMemory::new()), watched: Vec::new() }
     }
 
-    /// What tells which requests were taken.
+    /// Maps the area that records the taken requests.
     ///
     /// # Errors
     /// As for a region.
@@ -80,7 +80,7 @@ impl Mapped {
         Ok(Self { memory: Arc::new(memory), watched })
     }
 
-    /// A part of it was taken away.
+    /// True if a part of it was taken away.
     pub(super) fn is_lost(&self) -> bool {
         self.watched.iter().any(|foreign| foreign.is_lost())
     }
@@ -91,7 +91,7 @@ impl Mapped {
 pub(super) struct Regions(Vec<(Region, Arc<ForeignMemory>)>);
 
 impl Regions {
-    /// These and no others.
+    /// Maps these regions.
     pub(super) fn new(may_wait: &MayWait, regions: Vec<Region>, files: Vec<OwnedFd>) -> Result<Self, String> {
         let mut all = Self::default();
         for (region, file) in regions.into_iter().zip(files) {
@@ -113,7 +113,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Takes a region away.
+    /// Removes a region.
     pub(super) fn remove(&mut self, gone: &Region) -> Result<(), String> {
         let same = |(region, _): &(Region, _)| {
             (region.guest_address, region.user_address, region.size_bytes)
@@ -125,7 +125,7 @@ impl Regions {
         Ok(())
     }
 
-    /// As memory.
+    /// Maps all regions as one guest memory.
     ///
     /// # Errors
     /// Regions overlap.
@@ -133,7 +133,7 @@ impl Regions {
         Mapped::of(self.0.iter().map(|(_, foreign)| Arc::clone(foreign)).collect())
     }
 
-    /// The guest's address of an address in the frontend.
+    /// The guest's address for a frontend's address.
     pub(super) fn translate(&self, user: u64) -> Option<u64> {
         self.0.iter().find_map(|(region, _)| {
             let inside = user.checked_sub(region.user_address)?;

@@ -1,20 +1,19 @@
 //! Volumes as block devices of virtual machines: the export `vhost-user:`.
 //!
-//! A virtual machine monitor (the *frontend*) connects to a unix socket, hands over the memory of
-//! its guest, and says where the rings with the guest's requests lie in it. From then on guest and
-//! pool meet in that memory, and the socket is silent.
+//! A virtual machine monitor (the *frontend*) connects to a unix socket, passes the memory of its
+//! guest, and gives the location of the rings with the guest's requests in it. From then on guest
+//! and pool communicate through that memory, and the socket is silent.
 //!
-//! Two threads share the work. One for each export ([`control`]) listens, receives the frontend's
-//! messages ([`session`]), maps memory ([`memory`]) and looks at descriptors, all of which may
-//! wait. What it makes of them it gives to the pool's thread as whole orders ([`Order`]), and waits
-//! until each is carried out. The pool's thread ([`server`], [`ring`]) owns rings and requests. It
-//! waits for nobody: it watches event counters with its reactor, and reads and writes memory that
-//! is there.
+//! Two threads share the work. One thread for each export ([`control`]) listens, receives the
+//! frontend's messages ([`session`]), maps memory ([`memory`]) and checks descriptors, all of which
+//! can wait. It passes the results to the pool's thread as complete orders ([`Order`]), and waits
+//! until each is executed. The pool's thread ([`server`], [`ring`]) owns rings and requests. It
+//! never waits: it watches event counters with its reactor, and reads and writes mapped memory.
 //!
-//! - A guest's data is copied, once: into a buffer before a write, out of one after a read. So what
-//!   was checked is what is written, whatever the guest does meanwhile.
-//! - One frontend at a time. The next one is let in when every request of the last one has ended:
-//!   else an old write could come after a new one.
+//! - A guest's data is copied once: into a buffer before a write, out of one after a read. So the
+//!   data that was checked is the data that is written, even if the guest changes it meanwhile.
+//! - One frontend at a time. The next one is accepted when every request of the last one has ended:
+//!   else an old write could arrive after a new one.
 
 pub(crate) mod control;
 mod memory;
@@ -38,7 +37,7 @@ use std::sync::mpsc::SyncSender;
 /// Rings of a device.
 pub(crate) const RINGS_MAX: u16 = 64;
 
-/// The device, as both threads see it.
+/// The device state that both threads share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     size_bytes: AtomicU64,
@@ -61,29 +60,29 @@ impl Shared {
     }
 }
 
-/// Answered when an order is carried out.
+/// Answered when an order is executed.
 type Done<T> = SyncSender<T>;
 
-/// What the thread of an export has the pool do.
+/// Orders of an export's thread to the pool.
 #[derive(Debug)]
 pub(crate) enum Order {
     /// A frontend has connected.
     Came(Arrival),
-    /// Another one was turned away, with the reason.
+    /// Another one was refused, with the reason.
     TurnedAway(String),
-    /// The guest has this memory; the answer is what it had before, to be unmapped elsewhere.
+    /// The guest's new memory; the answer is the previous one, to be unmapped elsewhere.
     Memory(Mapped, Done<Mapped>),
-    /// A ring is to be served.
+    /// Start serving a ring.
     Start(Box<Start>, Done<Result<(), String>>),
-    /// A ring is to be served, or only kept.
+    /// Serve a ring, or only keep it.
     Enable(u16, bool, Done<()>),
-    /// Signals of a ring go there from now on.
+    /// Send the signals of a ring there from now on.
     SetCall(u16, Option<EventCounter>, Done<()>),
-    /// A ring is not served any more; the answer is its position, once all is answered.
+    /// Stop serving a ring; the answer is its position, once all its requests are answered.
     Stop(u16, Done<u16>),
-    /// On this channel the frontend wants to hear of changes.
+    /// The frontend's channel for notices of changes.
     Channel(UnixStream),
-    /// The frontend has gone; the answer is its memory, when all of its requests have ended.
+    /// The frontend has gone; the answer is its memory, once all of its requests have ended.
     Went(Option<String>, Done<Mapped>),
 }
 
@@ -95,7 +94,7 @@ pub(crate) struct Arrival {
     cred: PeerCred,
 }
 
-/// A ring that is to be served.
+/// A ring to serve.
 #[derive(Debug)]
 pub(crate) struct Start {
     ring: u16,
@@ -103,7 +102,7 @@ pub(crate) struct Start {
     agreed: Agreed,
     features: u64,
     base: u16,
-    /// And the memory that it is in.
+    /// And its memory.
     inflight: Option<(Inflight, Arc<Mapped>)>,
     is_enabled: bool,
     kick: EventCounter,

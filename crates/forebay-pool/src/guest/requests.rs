@@ -1,8 +1,8 @@
-//! Requests of guests on their way through the engine.
+//! Requests of guests on their path through the engine.
 //!
-//! A read or write is done in pieces of at most [`PIECE_BYTES`], each with a buffer of its own: so
-//! one buffer, which an export has from before it is made, is enough for any request to go on. A
-//! piece ends at a block boundary unless it is the last.
+//! A read or write is done in pieces of at most [`PIECE_BYTES`], each with its own buffer: so the
+//! one buffer that an export owns from its start is enough for any request to progress. A piece
+//! ends at a block boundary unless it is the last.
 
 use forebay_core::Treatment;
 use forebay_export::request::ClientRequest;
@@ -10,35 +10,35 @@ use forebay_export::virtio::block::{BlockRequest, Status, Work};
 use forebay_format::BLOCK_BYTES;
 use forebay_io::BufId;
 
-/// Most bytes of a piece.
+/// Maximum length of a piece.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Room for a piece, wherever it begins within a block.
+/// Room for a piece, with any offset within its first block.
 pub(super) const PIECE_BUFFER_BYTES: usize = PIECE_BYTES as usize;
 
 /// A request that was taken from a ring.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) ring: u16,
-    /// Number of the ring, see there.
+    /// Number of its ring (`ServedRing::number`).
     pub(super) number: u32,
     pub(super) head: u16,
     pub(super) request: BlockRequest,
     pub(super) treatment: Treatment,
-    /// How much was begun: bytes, or ranges.
+    /// How much of it was begun: bytes, or ranges.
     begun: u64,
-    /// Pieces at the engine.
+    /// Pieces in the engine.
     pub(super) under_way: u32,
     pub(super) has_failed: bool,
-    /// It is not answered: whoever serves the ring next takes it again.
+    /// It is not answered: the next server of the ring takes it again.
     pub(super) is_left: bool,
 }
 
-/// What is to be begun next of a request.
+/// The next part of a request to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) request: ClientRequest,
-    /// Where its data begins in the data of the request.
+    /// Offset of its data in the data of the request.
     pub(super) data_at: u64,
 }
 
@@ -71,7 +71,7 @@ impl Pending {
         }
     }
 
-    /// What is to be begun next; `None` if all was, or the request has failed.
+    /// The next part to begin; `None` if all were begun, or the request has failed.
     pub(super) fn next(&self) -> Option<Part> {
         if self.has_failed || self.is_left {
             return None;
@@ -92,7 +92,7 @@ impl Pending {
         }
     }
 
-    /// A part was begun.
+    /// Counts a part as begun.
     pub(super) fn began(&mut self, part: &Part) {
         self.under_way += 1;
         self.begun += match self.request.work {
@@ -101,8 +101,8 @@ impl Pending {
         };
     }
 
-    /// How it has ended, once nothing of it is under way or to be begun. (A request that is left
-    /// has ended too, in whatever way.)
+    /// The result, once no piece is in flight or left to begin. (A request that is left to the next
+    /// server has ended too, with any result.)
     pub(super) fn status(&self) -> Option<Status> {
         if self.under_way > 0 || self.next().is_some() {
             return None;
@@ -115,7 +115,7 @@ impl Pending {
     }
 }
 
-/// Things by number; numbers are used again.
+/// Entries by number; numbers are reused.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     entries: Vec<Option<T>>,
@@ -152,7 +152,7 @@ impl<T> Table<T> {
         self.entries.len() - self.free.len()
     }
 
-    /// Numbers of those for which something holds.
+    /// Numbers of the entries that satisfy the condition.
     pub(super) fn numbers(&self, holds: impl Fn(&T) -> bool) -> Vec<u32> {
         let entries = self.entries.iter().enumerate();
         let held = entries.filter(|(_, entry)| entry.as_ref().is_some_and(&holds));

@@ -1,4 +1,4 @@
-//! A ring that is served, with its event counters.
+//! A served ring, with its event counters.
 
 use super::memory::Mapped;
 use super::{Done, Start};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct ServedRing {
     ring: Ring,
-    /// Tells it from those that were in its place before.
+    /// Distinguishes it from earlier rings at its position.
     pub(super) number: u32,
     features: u64,
     pub(super) is_enabled: bool,
@@ -22,36 +22,36 @@ pub(super) struct ServedRing {
     error: Option<EventId>,
     /// Its kicks are watched.
     pub(super) is_watched: bool,
-    /// There may be something that was not looked at.
+    /// The ring possibly has requests that were not looked at.
     pub(super) is_new: bool,
-    /// A signal is on its way.
+    /// A signal is in flight.
     pub(super) is_signalling: bool,
-    /// Something was completed since it was last asked whether to signal.
+    /// A request was completed since the last check whether to signal.
     has_completed: bool,
-    /// It is signalled whatever the driver wants: what was completed before may not have been told.
+    /// The next signal is unconditional: some completions are possibly unsignalled.
     owes_signal: bool,
-    /// What an earlier process has taken and not completed.
+    /// Requests that an earlier process has taken and not completed.
     again: VecDeque<u16>,
     /// Requests taken and not completed.
     pub(super) under_way: usize,
-    /// Who waits for its end.
+    /// Answered when the ring has ended.
     pub(super) stopping: Option<Done<u16>>,
     is_broken: bool,
-    /// Where the ring tells which requests were taken. (Behind the ring, which uses it.)
+    /// Where the ring records the taken requests. (Behind the ring, which uses it.)
     inflight: Option<Arc<Mapped>>,
 }
 
-/// What is next in a ring.
+/// The next item of a ring.
 #[derive(Debug)]
 pub(super) enum Next {
     Request(u16, BlockRequest),
     Nothing,
-    /// It is of no use any more.
+    /// The ring is unusable.
     Broken(String),
 }
 
 impl ServedRing {
-    /// Begins to serve it.
+    /// Starts serving the ring.
     pub(super) fn start(
         reactor: &mut Reactor,
         memory: &GuestMemory,
@@ -72,7 +72,7 @@ impl ServedRing {
             call,
             error,
             is_watched: false,
-            // What is there already was kicked for when nobody listened.
+            // The kicks for existing requests were lost, as there was no listener.
             is_new: true,
             is_signalling: false,
             has_completed: true,
@@ -85,17 +85,17 @@ impl ServedRing {
         })
     }
 
-    /// Whether something may be taken now.
+    /// True if a request may be taken now.
     pub(super) fn is_served(&self) -> bool {
         self.is_enabled && !self.is_broken && (self.is_new || !self.again.is_empty())
     }
 
-    /// Whether it can be let go: everything taken was completed.
+    /// True if every taken request is completed, so that the ring can be freed.
     pub(super) fn is_done(&self) -> bool {
         self.under_way == 0 && (self.again.is_empty() || self.is_broken || !self.is_enabled)
     }
 
-    /// Position from which the next process goes on.
+    /// Position at which the next process continues.
     pub(super) fn base(&self) -> u16 {
         self.ring.next_available()
     }
@@ -137,7 +137,7 @@ impl ServedRing {
         if self.is_new { self.ring.take(memory) } else { Ok(None) }
     }
 
-    /// Gives a request back.
+    /// Returns a request to the driver.
     pub(super) fn complete(
         &mut self,
         memory: &GuestMemory,
@@ -154,7 +154,7 @@ impl ServedRing {
         reactor.submit(token, Op::TakeEvent { event: self.kick });
     }
 
-    /// Tells the driver of what was completed, if it wants that; true if a signal is on its way.
+    /// Signals completed requests to the driver, if it wants that; true if a signal is in flight.
     pub(super) fn signal(
         &mut self,
         reactor: &mut Reactor,
@@ -173,17 +173,17 @@ impl ServedRing {
         Ok(true)
     }
 
-    /// The memory that tells which requests were taken was taken away.
+    /// True if the memory that records the taken requests was taken away.
     pub(super) fn is_lost(&self) -> bool {
         self.inflight.as_ref().is_some_and(|area| area.is_lost())
     }
 
-    /// Whether the driver has still to be told of something.
+    /// True if completions have not been signalled to the driver yet.
     pub(super) fn must_tell(&self) -> bool {
         self.has_completed && !self.is_signalling
     }
 
-    /// Tells the frontend that it is broken; true if a signal is on its way.
+    /// Signals to the frontend that the ring is broken; true if a signal is in flight.
     pub(super) fn break_off(&mut self, reactor: &mut Reactor, token: u64) -> bool {
         self.is_broken = true;
         if let Some(event) = self.error {
@@ -192,7 +192,7 @@ impl ServedRing {
         self.error.is_some()
     }
 
-    /// Signals go there from now on.
+    /// Sends signals there from now on.
     pub(super) fn set_call(&mut self, reactor: &mut Reactor, call: Option<forebay_io::EventCounter>) {
         if let Some(old) = std::mem::replace(&mut self.call, call.map(|call| reactor.add_event(call))) {
             reactor.close_event(old);
@@ -200,7 +200,7 @@ impl ServedRing {
         (self.has_completed, self.owes_signal) = (true, true);
     }
 
-    /// Ends it; operations on its counters come back as cancelled.
+    /// Ends the ring; operations on its counters end as cancelled.
     pub(super) fn close(self, reactor: &mut Reactor) {
         let counters = [Some(self.kick), self.call, self.error];
         counters.into_iter().flatten().for_each(|event| reactor.close_event(event));

@@ -1,17 +1,17 @@
 //! The device of one export, on the pool's thread.
 //!
-//! Life of a request: it is taken from a ring, understood, and begun piece by piece. Each piece
-//! gets a buffer, a write's with the guest's data in it. When the last piece has ended the guest
-//! gets its status, and a signal with all others that ended in the same turn.
+//! Path of a request: it is taken from a ring, parsed, and begun piece by piece. Each piece gets a
+//! buffer, which for a write holds the guest's data. When the last piece has ended the guest gets
+//! the status, and one signal for all requests that ended in the same turn.
 //!
 //! Invariants
-//! - Nothing is taken while a request waits for memory, nor beyond [`REQUESTS_MAX`]: what is not
-//!   taken waits in the ring, and its driver with it.
-//! - A turn takes at most [`TURN_MAX`] requests, so a guest that goes on and on keeps nobody else
-//!   waiting.
-//! - What a ring has in it can break that ring, nothing else.
-//! - When a frontend has gone nothing is written to its guest any more. Its rings are gone at once;
-//!   what the engine still works on is let end, and only then another frontend is let in.
+//! - No request is taken while one waits for memory, nor beyond [`REQUESTS_MAX`]: further ones wait
+//!   in the ring, and its driver with them.
+//! - A turn takes at most [`TURN_MAX`] requests, so a guest that submits without pause does not
+//!   delay others.
+//! - The content of a ring can break that ring, nothing else.
+//! - After a frontend has gone nothing is written to its guest. Its rings are removed at once; the
+//!   engine completes the requests in flight, and only then another frontend is accepted.
 
 use super::control::who;
 use super::memory::Mapped;
@@ -38,17 +38,17 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Requests of an export under way.
+/// Requests of an export in flight.
 const REQUESTS_MAX: usize = 1024;
 /// Requests taken in a turn.
 const TURN_MAX: usize = 128;
 /// Requests leave this part of the memory to others.
 const FOR_REPLIES: usize = 8;
-/// An export has at most this part of it for its requests (and one piece more).
+/// An export has at most this part of the memory for its requests (and one piece more).
 const EXPORT_PART: usize = 4;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-// Tokens: what it is, the number of the ring, its place.
+// Tokens: kind, number of the ring, position of the ring.
 const TOKEN_SHIFT: u32 = 30;
 const NUMBER_SHIFT: u32 = 8;
 const NUMBER_MAX: u32 = 1 << (TOKEN_SHIFT - NUMBER_SHIFT);
@@ -57,14 +57,14 @@ const TOKEN_CALL: u32 = 1;
 const TOKEN_ERROR: u32 = 2;
 const _: () = assert!(RINGS_MAX as u32 <= 1 << NUMBER_SHIFT);
 
-/// What an export belongs to.
+/// Context of an export.
 #[derive(Clone, Debug)]
 pub(crate) struct GuestOptions {
     /// The volume.
     pub(crate) volume: VolumeId,
     /// Its rules.
     pub(crate) rules: Arc<RuleSet>,
-    /// The export, as rules name it.
+    /// The export's name in rules.
     pub(crate) export: String,
     /// Tokens of its operations are this with something in the lower 32 bits.
     pub(crate) token_base: u64,
@@ -74,7 +74,7 @@ pub(crate) struct GuestOptions {
     pub(crate) buffer_bytes: usize,
 }
 
-/// The frontend that is connected.
+/// The connected frontend.
 struct Frontend {
     stream: UnixStream,
     who: String,
@@ -82,7 +82,7 @@ struct Frontend {
     client: Client,
 }
 
-/// The device; see the head of this file.
+/// The device; see the module documentation.
 pub(crate) struct GuestServer {
     options: GuestOptions,
     shared: Arc<Shared>,
@@ -93,32 +93,32 @@ pub(crate) struct GuestServer {
     started: u32,
     requests: Table<Pending>,
     pieces: Table<Piece>,
-    /// Requests that are not wholly begun, in order.
+    /// Requests that are not completely begun, in order.
     waiting: VecDeque<u32>,
-    /// For a piece when the pool has nothing.
+    /// For a piece when the pool has no memory.
     spare: Option<BufId>,
-    /// The spare buffer, lent or not.
+    /// The spare buffer, in use or not.
     spare_id: BufId,
     held_bytes: usize,
-    /// Where the next turn begins.
+    /// The ring where the next turn begins.
     first_ring: usize,
-    /// So many requests may still be taken in this turn of the loop.
+    /// Number of requests that this turn of the loop may still take.
     left: usize,
-    /// Operations on event counters that are not reported.
+    /// Operations in flight on event counters.
     operations: usize,
-    /// Who waits until everything has ended.
+    /// Answered when everything of the last frontend has ended.
     leaving: Option<Done<Mapped>>,
     crcs: Vec<u32>,
     notes: Vec<String>,
     is_closing: bool,
-    /// The guest's memory was taken away.
+    /// Part of the guest's memory was taken away.
     is_lost: bool,
-    /// The thread that listens ends when this is closed.
+    /// Closing this ends the listening thread.
     stop: Option<UnixStream>,
 }
 
 impl GuestServer {
-    /// A device that nobody uses. `None` if there is no memory for it.
+    /// Creates a device without a frontend. `None` if there is no memory for it.
     pub(crate) fn new(
         pool: &mut BufPool,
         options: GuestOptions,
@@ -151,33 +151,33 @@ impl GuestServer {
         })
     }
 
-    /// The frontend that is connected, in words.
+    /// Describes the connected frontend.
     pub(crate) fn frontend(&self) -> Option<&str> {
         self.frontend.as_ref().map(|frontend| frontend.who.as_str())
     }
 
-    /// What the operator is to be told.
+    /// Takes the notes for the operator.
     pub(crate) fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
 
-    /// Whether there may be work that no completion will lead to.
+    /// True if there can be work that no completion triggers.
     pub(crate) fn has_more(&self) -> bool {
         self.left == 0
     }
 
-    /// Every request is answered.
+    /// True if every request is answered.
     pub(crate) fn is_quiet(&self) -> bool {
         self.requests.len() == 0 && !self.rings.iter().flatten().any(ServedRing::must_tell)
     }
 
-    /// Nothing of it is anywhere any more: it can be let go.
+    /// True if nothing is left in flight: it can be freed.
     pub(crate) fn is_over(&self) -> bool {
         self.stop.is_none() && self.frontend.is_none() && self.requests.len() == 0 && self.operations == 0
     }
 
-    /// Takes nothing more. What was begun is answered, what was not is left to whoever serves the
-    /// volume next; then the frontend is disconnected.
+    /// Stops taking requests. Requests in flight are answered, the others are left to the next
+    /// server of the volume; then the frontend is disconnected.
     pub(crate) fn close(&mut self) {
         self.is_closing = true;
         for number in std::mem::take(&mut self.waiting) {
@@ -192,7 +192,7 @@ impl GuestServer {
         self.is_closing
     }
 
-    /// Drops requests that nobody will hear of, and of which nothing is under way.
+    /// Drops requests that will not be answered and have no piece in flight.
     fn drop_idle(&mut self) {
         let idle = |request: &Pending| request.under_way == 0 && (request.is_left || self.frontend.is_none());
         for number in self.requests.numbers(idle) {
@@ -203,12 +203,12 @@ impl GuestServer {
         }
     }
 
-    /// Gives back the memory of a server that is over.
+    /// Frees the memory of a server that is over.
     pub(crate) fn end(self, pool: &mut BufPool) {
         pool.free(self.spare_id);
     }
 
-    /// The volume has another size.
+    /// Changes the size of the volume.
     pub(crate) fn set_size_bytes(&mut self, size_bytes: u64) {
         self.shared.set_size_bytes(size_bytes);
         let frontend = self.frontend.as_ref();
@@ -221,7 +221,7 @@ impl GuestServer {
 
     // --- orders
 
-    /// Carries out an order of the thread that listens.
+    /// Executes an order of the listening thread.
     pub(crate) fn follow(&mut self, reactor: &mut Reactor, order: Order) {
         match order {
             Order::Came(arrival) => self.came(arrival),
@@ -269,7 +269,7 @@ impl GuestServer {
     }
 
     fn went(&mut self, reactor: &mut Reactor, why: Option<String>, done: Done<Mapped>) {
-        // What this side has ended has its reason already.
+        // A disconnect by this side has been reported with its reason already.
         let why = why.filter(|_| !self.is_lost && !self.is_closing);
         if let (Some(frontend), Some(why)) = (self.frontend.take(), why) {
             self.notes.push(format!("{} is disconnected: {why}", frontend.who));
@@ -285,7 +285,7 @@ impl GuestServer {
         self.let_leave();
     }
 
-    /// Answers who waits until everything of a frontend that has gone has ended.
+    /// Answers the waiting thread once everything of the last frontend has ended.
     fn let_leave(&mut self) {
         if self.requests.len() == 0
             && let Some(done) = self.leaving.take()
@@ -306,7 +306,7 @@ impl GuestServer {
         Ok(())
     }
 
-    /// Lets a ring go that is to be stopped, once all is answered.
+    /// Frees a ring that is being stopped, once all its requests are answered.
     fn end_stopping(&mut self, reactor: &mut Reactor, at: u16) {
         let slot = &mut self.rings[usize::from(at)];
         if let Some(mut ring) = slot.take_if(|ring| ring.stopping.is_some() && ring.is_done()) {
@@ -325,7 +325,7 @@ impl GuestServer {
         let (at, number) = (token & ((1 << NUMBER_SHIFT) - 1), token >> NUMBER_SHIFT & (NUMBER_MAX - 1));
         let Some(ring) = self.ring_mut(at as u16).filter(|ring| ring.number == number) else { return };
         match token >> TOKEN_SHIFT {
-            // A counter that fails is not asked again: that would be for ever.
+            // A counter that fails is not read again: that would loop forever.
             TOKEN_KICK if result.is_ok() => (ring.is_watched, ring.is_new) = (false, true),
             TOKEN_CALL => ring.is_signalling = false,
             _ => {}
@@ -334,7 +334,7 @@ impl GuestServer {
 
     // --- work
 
-    /// Goes on with what waits, and takes what is new; true if the engine was given something.
+    /// Continues waiting requests, and takes new ones; true if the engine was given something.
     pub(crate) fn turn(
         &mut self,
         volumes: &mut impl Volumes,
@@ -393,7 +393,7 @@ impl GuestServer {
         if let Some(ring) = &mut self.rings[index] {
             self.operations += usize::from(ring.break_off(reactor, token));
         }
-        // Of memory that is gone something else is told.
+        // Lost memory is reported elsewhere.
         if !self.memory.is_lost() {
             let who = self.frontend().unwrap_or("a guest");
             self.notes.push(format!("ring {index} of {who} is not served any more: {why}"));
@@ -424,7 +424,7 @@ impl GuestServer {
         frontend.client.decide(direction, request.offset_bytes, request.length_bytes, at).0.into()
     }
 
-    /// Begins what waits, as far as there is memory; true if the engine was given something.
+    /// Begins waiting requests, as far as there is memory; true if the engine was given something.
     fn begin_waiting(&mut self, volumes: &mut impl Volumes, reactor: &mut Reactor, now: u64) -> bool {
         let mut started = false;
         while let Some(number) = self.waiting.front().copied() {
@@ -493,7 +493,7 @@ impl GuestServer {
         true
     }
 
-    /// A buffer: the pool's, as far as this export may have more of it, or else its own.
+    /// A buffer: from the pool, within the limit of this export, else its own.
     fn buffer(&mut self, pool: &mut BufPool, bytes: usize) -> Option<BufId> {
         if self.held_bytes < self.options.buffer_bytes / EXPORT_PART
             && let Some(buffer) = pool.alloc_leaving(FOR_REPLIES, bytes)
@@ -501,7 +501,7 @@ impl GuestServer {
             self.held_bytes += pool.capacity(buffer);
             return Some(buffer);
         }
-        // Whoever had it last may have left something to the kernel.
+        // The kernel can still be using it for its previous user.
         self.spare.take_if(|spare| !pool.is_busy(*spare))
     }
 
@@ -519,7 +519,7 @@ impl GuestServer {
         let Some(Piece { pending: number, part, buffer }) = self.pieces.take(id.0 as u32) else { return };
         if let Some(request) = self.requests.get_mut(number) {
             request.under_way -= 1;
-            // A volume that is going away is no failure that a guest should see.
+            // The end of a volume is no failure that a guest should see.
             request.is_left |= result == Err(RequestError::Shutdown);
             request.has_failed |= result.is_err();
             let is_wanted = !request.has_failed && part.request.operation == Operation::Read;
@@ -538,11 +538,11 @@ impl GuestServer {
         self.finish_if_ended(reactor, number);
     }
 
-    /// Answers a request of which nothing is under way or to be begun.
+    /// Answers a request with no piece in flight or left to begin.
     fn finish_if_ended(&mut self, reactor: &mut Reactor, number: u32) {
         let Some(status) = self.requests.get_mut(number).and_then(|request| request.status()) else { return };
         if self.waiting.contains(&number) {
-            return; // it failed before all of it was begun, and is answered when its turn comes
+            return; // it failed before all of it was begun, and is answered at its turn
         }
         let Some(pending) = self.requests.take(number) else { return };
         let memory = Arc::clone(&self.memory.memory);
@@ -558,7 +558,7 @@ impl GuestServer {
                 self.broken(reactor, usize::from(pending.ring), &error.to_string());
             }
             if is_stopping {
-                // Its last signal goes out before it.
+                // Its last signal is sent before.
                 self.signal(reactor, usize::from(pending.ring));
                 self.end_stopping(reactor, pending.ring);
             }
@@ -567,7 +567,7 @@ impl GuestServer {
         self.let_leave();
     }
 
-    /// Signals what has ended, and disconnects who is to be.
+    /// Signals ended requests, and disconnects a frontend that has to go.
     pub(crate) fn signal_all(&mut self, reactor: &mut Reactor) {
         (0..self.rings.len()).for_each(|index| self.signal(reactor, index));
         self.disconnect_if_lost();
@@ -585,12 +585,12 @@ impl GuestServer {
         }
     }
 
-    /// A frontend that takes its guest's memory away has no guest any more.
+    /// Disconnects a frontend that has taken its guest's memory away.
     fn disconnect_if_lost(&mut self) {
         let Some(frontend) = self.frontend.as_ref().filter(|_| !self.is_lost) else { return };
         if self.memory.is_lost() || self.rings.iter().flatten().any(ServedRing::is_lost) {
             self.notes.push(format!("{} is disconnected: it has cut the memory of its guest", frontend.who));
-            let _ = frontend.stream.shutdown(Shutdown::Both); // it may have gone
+            let _ = frontend.stream.shutdown(Shutdown::Both); // it can be gone already
             self.is_lost = true;
         }
     }
@@ -600,12 +600,12 @@ impl GuestServer {
             return;
         }
         if let Some(frontend) = &self.frontend {
-            let _ = frontend.stream.shutdown(Shutdown::Both); // it may have gone
+            let _ = frontend.stream.shutdown(Shutdown::Both); // it can be gone already
         }
     }
 }
 
-/// Gives a request back to its driver.
+/// Returns a request to its driver.
 fn tell(
     ring: &mut ServedRing,
     memory: &GuestMemory,

@@ -1,10 +1,9 @@
-//! What a frontend has said so far, and what follows from its next message.
+//! State of a frontend's session, and the effect of its next message.
 //!
 //! Invariants
-//! - The pool gets whole orders only: a ring whose size and place are known and were checked.
-//! - Each order is carried out before the next message is looked at.
-//! - A message that cannot be followed ends the connection, unless it wants to know whether it was
-//!   done.
+//! - The pool gets complete orders only: a ring whose size and location are known and checked.
+//! - Each order is executed before the next message is looked at.
+//! - A message that cannot be executed ends the connection, unless it requests an acknowledgement.
 
 use super::memory::{Mapped, Regions};
 use super::{Done, Order, RINGS_MAX, Shared, Start};
@@ -23,7 +22,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-/// How orders reach the pool; false if it has ended.
+/// Sends orders to the pool; false if it has ended.
 pub(super) type Orders = Box<dyn Fn(Order) -> bool + Send>;
 
 const ENDED: &str = "the volume is not exported any more";
@@ -35,12 +34,12 @@ struct RingState {
     base: u16,
     is_enabled: bool,
     is_started: bool,
-    /// Until it is started.
+    /// Used until the ring is started.
     call: Option<EventCounter>,
     error: Option<EventCounter>,
 }
 
-/// Bytes that are to be sent, and a descriptor with them.
+/// Bytes to send, and a descriptor with them.
 pub(super) type Answer = (Vec<u8>, Option<OwnedFd>);
 
 /// One frontend.
@@ -48,7 +47,7 @@ pub(super) struct Session<'a> {
     may_wait: &'a MayWait,
     shared: Arc<Shared>,
     orders: &'a Orders,
-    /// Those that were taken.
+    /// The negotiated features.
     features: Option<u64>,
     protocol: u64,
     regions: Regions,
@@ -71,10 +70,10 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Follows a message; gives the answer if there is one.
+    /// Executes a message; returns the answer if there is one.
     ///
     /// # Errors
-    /// It cannot be followed: the connection is over.
+    /// It cannot be executed: the connection is over.
     pub(super) fn follow(
         &mut self,
         header: &Header,
@@ -98,7 +97,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The body of the answer to a message that asks for something; `None` if it does not.
+    /// The body of the answer to a message that requests something; `None` for other messages.
     fn ask(&mut self, message: &Message) -> Option<Result<Answer, String>> {
         let number = |value: u64| Ok((value.to_le_bytes().to_vec(), None));
         Some(match message {
@@ -107,7 +106,7 @@ impl<'a> Session<'a> {
             Message::GetRings => number(u64::from(RINGS_MAX)),
             Message::GetRegionsMax => number(REGIONS_MAX as u64),
             Message::GetConfig { offset, bytes } => {
-                // An answer without content says that there is no such part.
+                // An empty answer means that there is no such part.
                 Ok((config(&self.shared.device().config(), *offset, *bytes).unwrap_or_default(), None))
             }
             Message::GetRingBase { ring } => {
@@ -163,14 +162,14 @@ impl<'a> Session<'a> {
                 }
             }
             Message::SetInflight(area) => return self.set_inflight(area, descriptors.pop()),
-            // Nothing in the configuration can be written.
+            // The guest can write no part of the configuration.
             Message::SetConfig => return Err("the configuration cannot be written".into()),
             _ => {}
         }
         Ok(())
     }
 
-    /// Gives an order, and waits until it is carried out.
+    /// Sends an order, and waits until it is executed.
     fn order<T>(&self, order: impl FnOnce(Done<T>) -> Order) -> Result<T, String> {
         let (done, carried_out) = sync_channel(1);
         if !(self.orders)(order(done)) {
@@ -184,7 +183,7 @@ impl<'a> Session<'a> {
         state.ok_or_else(|| format!("there is no ring {ring}; the first {RINGS_MAX} are served"))
     }
 
-    /// A ring that is not served.
+    /// A ring that is not being served.
     fn resting(&mut self, ring: u32) -> Result<&mut RingState, String> {
         let state = self.ring(ring)?;
         if state.is_started {
@@ -224,7 +223,7 @@ impl<'a> Session<'a> {
         self.order(|done| Order::Memory(memory, done)).map(drop)
     }
 
-    /// Makes memory that tells which requests were taken.
+    /// Creates memory that records the taken requests.
     fn make_inflight(&mut self, wanted: &InflightArea) -> Result<(InflightArea, OwnedFd), String> {
         let (rings, ring_size) = (wanted.rings, wanted.ring_size);
         if rings == 0 || rings > RINGS_MAX || ring_size == 0 || ring_size > SIZE_MAX {

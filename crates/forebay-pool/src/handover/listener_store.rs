@@ -1,7 +1,7 @@
-//! Sockets that were there before this process, and those that are to be there after it.
+//! Sockets that existed before this process, and those that will outlive it.
 //!
-//! Whoever is to listen somewhere asks here first ([`ListenerStore::take`]). A socket is taken only
-//! by who wants to listen where it is bound, and only if clients still find it there.
+//! Code that needs a listening socket asks here first ([`ListenerStore::take`]). A socket is taken
+//! only for the endpoint where it is bound, and only if clients still find it there.
 
 use super::{Guest, Inheritance, Listener, Manager};
 use crate::may_wait::MayWait;
@@ -14,23 +14,23 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub struct ListenerStore {
     inherited: Mutex<Inheritance>,
     manager: Option<Manager>,
-    /// Sockets came from the service manager: it has them too.
+    /// Sockets came from the service manager, which has them too.
     passed: bool,
-    /// Nothing may be read or accepted yet: everything is the predecessor's, files and what the
-    /// manager knows included.
+    /// Nothing may be read or accepted yet: everything is still the predecessor's, including files
+    /// and the state of the manager.
     parked: AtomicBool,
-    /// Sockets that the manager is to keep once this process is the daemon: before, it does not
-    /// listen to it.
+    /// Sockets for the manager to keep once this process is the daemon: before, the manager ignores
+    /// its messages.
     waiting: Mutex<Vec<Listener>>,
 }
 
 impl ListenerStore {
-    /// With what the service manager has kept, if there is one.
+    /// Creates a store with the sockets that the service manager has kept, if there is one.
     pub fn from_manager(manager: Option<Manager>) -> Self {
         let passed = forebay_io::passed_listeners();
         let inherited =
@@ -39,14 +39,14 @@ impl ListenerStore {
         Self { inherited: Mutex::new(inherited), manager, passed, ..Self::default() }
     }
 
-    /// With what a predecessor has passed. Nothing of it moves before [`ListenerStore::go_on`].
-    /// `passed`: its sockets came from the service manager.
+    /// Creates a store with the sockets that a predecessor has passed. Nothing of it is used before
+    /// [`ListenerStore::go_on`]. `passed`: its sockets came from the service manager.
     pub fn parked(inherited: Inheritance, manager: Option<Manager>, passed: bool) -> Self {
         let parked = AtomicBool::new(true);
         Self { inherited: Mutex::new(inherited), manager, passed, parked, ..Self::default() }
     }
 
-    /// Takes back what no successor has taken.
+    /// Takes back the sockets that no successor has taken.
     pub fn put_back(&self, inherited: Inheritance) {
         self.lock().append(inherited);
     }
@@ -59,7 +59,7 @@ impl ListenerStore {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sockets came from the service manager.
+    /// True if sockets came from the service manager.
     pub fn has_passed(&self) -> bool {
         self.passed
     }
@@ -69,12 +69,12 @@ impl ListenerStore {
         self.manager.as_ref()
     }
 
-    /// Must everything stay as it is?
+    /// True while everything must stay unchanged.
     pub fn is_parked(&self) -> bool {
         self.parked.load(Ordering::Acquire)
     }
 
-    /// This process is the daemon now.
+    /// Marks this process as the daemon.
     pub fn go_on(&self) {
         self.parked.store(false, Ordering::Release);
         let waiting = std::mem::take(&mut *self.waiting());
@@ -83,12 +83,13 @@ impl ListenerStore {
         }
     }
 
-    /// Are listening sockets open when this process has ended, so that their files must stay?
+    /// True if listening sockets stay open after the end of this process, so that their files must
+    /// stay.
     pub fn keeps(&self) -> bool {
         self.passed || self.manager.is_some() || self.is_parked()
     }
 
-    /// The socket of an endpoint, if there is one. May wait for whoever resolves its name.
+    /// The socket of an endpoint, if there is one. May wait for the resolution of its name.
     pub fn take(&self, may_wait: &MayWait, wanted: &Endpoint) -> Option<OwnedFd> {
         if self.lock().listeners.is_empty() {
             return None;
@@ -100,14 +101,14 @@ impl ListenerStore {
         Some(inherited.listeners.swap_remove(at).fd)
     }
 
-    /// The connections to an export, which it must take or close.
+    /// The connections to an export, which the export must take or close.
     pub(crate) fn guests(&self, endpoint: &Endpoint, export: &str) -> Vec<Guest> {
         let mut inherited = self.lock();
         let ours = |guest: &mut Guest| guest.endpoint == *endpoint && guest.export == export;
         inherited.guests.extract_if(.., ours).collect()
     }
 
-    /// Has a socket kept for the next start.
+    /// Keeps a socket open for the next start.
     pub fn keep(&self, endpoint: &Endpoint, fd: &OwnedFd) {
         let Some(manager) = &self.manager else { return };
         if self.is_parked() {
@@ -115,8 +116,8 @@ impl ListenerStore {
             self.waiting().extend(copy);
             return;
         }
-        // One that nobody has taken because no client finds it has the same name: removed later, it
-        // would take this one along.
+        // An untaken socket that clients no longer find has the same name: if it were removed
+        // later, the manager would remove this one too.
         let mut inherited = self.lock();
         let before = inherited.listeners.len();
         inherited.listeners.retain(|listener| listener.endpoint != *endpoint);
@@ -126,7 +127,7 @@ impl ListenerStore {
         manager.store(endpoint, fd.as_fd());
     }
 
-    /// Nobody listens there any more; while parked the predecessor does.
+    /// Removes a socket that is no longer listened on; while parked it is the predecessor's.
     pub fn forget(&self, endpoint: &Endpoint) {
         self.waiting().retain(|listener| listener.endpoint != *endpoint);
         if let Some(manager) = self.manager.as_ref().filter(|_| !self.is_parked()) {
@@ -134,7 +135,7 @@ impl ListenerStore {
         }
     }
 
-    /// Everything that wanted to listen does: closes what nobody has taken.
+    /// Closes the sockets that were not taken, once every endpoint has its socket.
     pub fn close_rest(&self) {
         let rest = std::mem::take(&mut *self.lock());
         for listener in &rest.listeners {
@@ -143,7 +144,7 @@ impl ListenerStore {
     }
 }
 
-/// Where a socket of the service manager is bound.
+/// The endpoint at which a socket of the service manager is bound.
 fn named(fd: OwnedFd) -> Option<Listener> {
     let endpoint = match (bound_path(&fd), bound_address(&fd)) {
         (Some(path), _) => Endpoint::Unix(path),
@@ -162,7 +163,7 @@ fn bound_address(fd: &OwnedFd) -> Option<SocketAddr> {
     TcpListener::from(fd.try_clone().ok()?).local_addr().ok()
 }
 
-/// Tells whether a socket is bound where it is wanted, and whether clients find it there.
+/// Returns a check whether a socket is bound at the wanted endpoint, and clients find it there.
 fn is_found_at<'a>(_: &MayWait, wanted: &'a Endpoint) -> impl Fn(&Listener) -> bool + use<'a> {
     let is_socket =
         |path: &&PathBuf| std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
@@ -175,7 +176,7 @@ fn is_found_at<'a>(_: &MayWait, wanted: &'a Endpoint) -> impl Fn(&Listener) -> b
     };
     move |listener| match wanted {
         Endpoint::Unix(_) => path.is_some_and(|path| bound_path(&listener.fd).as_ref() == Some(path)),
-        // A port that the system chose is known by who asked for it.
+        // Only the configuration that requested a port chosen by the kernel identifies it.
         Endpoint::Tcp { port: 0, .. } => listener.endpoint == *wanted,
         Endpoint::Tcp { .. } => bound_address(&listener.fd).is_some_and(|bound| addresses.contains(&bound)),
     }

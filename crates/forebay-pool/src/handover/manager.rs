@@ -1,8 +1,8 @@
-//! The service manager: systemd, or whoever speaks its protocol of datagrams (sd_notify(3)).
+//! The service manager: systemd, or another program with its datagram protocol (sd_notify(3)).
 //!
-//! It is told when the daemon serves and which process is the daemon, and it keeps listening
-//! sockets open while there is none (`FDSTORE=1`; `FileDescriptorStoreMax=` of the unit says how
-//! many). Whatever cannot be told is not told: no notice is worth failing for.
+//! The daemon reports to it when it serves and which process it is, and the manager keeps listening
+//! sockets open while there is no daemon (`FDSTORE=1`; `FileDescriptorStoreMax=` of the unit limits
+//! their number). Messages that cannot be sent are dropped: no notice is worth failing for.
 
 use forebay_export::uri::Endpoint;
 use rustix::net::{
@@ -16,10 +16,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-/// A status is one line of a screen, or of some.
+/// A status is one line on a screen, or a few.
 const STATUS_CHARS_MAX: usize = 400;
 
-/// A way to the service manager.
+/// A connection to the service manager.
 #[derive(Debug)]
 pub struct Manager {
     socket: OwnedFd,
@@ -42,29 +42,29 @@ impl Manager {
         Some(Self { socket: socket.ok()?, address: address.ok()? })
     }
 
-    /// Clients can be served.
+    /// Reports that clients can be served.
     pub fn ready(&self) {
         self.send(&format!("READY=1\nMAINPID={}\n", std::process::id()), None);
     }
 
-    /// How things are, in one line: `systemctl status` shows it.
+    /// Reports the current state in one line, which `systemctl status` shows.
     pub fn status(&self, text: &str) {
         let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let cut = line.char_indices().nth(STATUS_CHARS_MAX).map_or(line.len(), |(at, _)| at);
         self.send(&format!("STATUS={}\n", &line[..cut]), None);
     }
 
-    /// An orderly stop has begun.
+    /// Reports that an orderly stop has begun.
     pub fn stopping(&self) {
         self.send("STOPPING=1\n", None);
     }
 
-    /// The stop takes longer: so long from now on.
+    /// Extends the time limit of the stop to this time from now on.
     pub fn needs_more(&self, time: Duration) {
         self.send(&format!("EXTEND_TIMEOUT_USEC={}\n", time.as_micros()), None);
     }
 
-    /// Another process is the daemon from now on.
+    /// Reports that another process is the daemon from now on.
     pub fn main_pid(&self, pid: u32) {
         self.send(&format!("MAINPID={pid}\n"), None);
     }
@@ -74,7 +74,7 @@ impl Manager {
         self.send(&format!("FDSTORE=1\nFDPOLL=0\nFDNAME={}\n", name_of(endpoint)), Some(fd));
     }
 
-    /// Closes a socket that was stored.
+    /// Closes a stored socket.
     pub(crate) fn forget(&self, endpoint: &Endpoint) {
         self.send(&format!("FDSTOREREMOVE=1\nFDNAME={}\n", name_of(endpoint)), None);
     }
@@ -92,7 +92,7 @@ impl Manager {
     }
 }
 
-/// The name under which a socket is stored: names are short, and may not hold what paths may.
+/// The name of a stored socket: names are short, and exclude some characters of paths.
 fn name_of(endpoint: &Endpoint) -> String {
     let text = match endpoint {
         Endpoint::Unix(path) => format!("unix:{}", path.display()),

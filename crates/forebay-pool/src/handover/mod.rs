@@ -1,9 +1,9 @@
 //! Sockets and connections that outlive a process.
 //!
-//! - `listener_store`: listening sockets that were there before this process, and those that are to
-//!   be there after it.
-//! - `manager`: the service manager, which keeps listening sockets over a crash.
-//! - here: a connection between two requests, as it changes hands.
+//! - `listener_store`: listening sockets that existed before this process, and those that will
+//!   outlive it.
+//! - `manager`: the service manager, which keeps listening sockets open over a crash.
+//! - here: a connection between two requests, for its handover.
 
 mod listener_store;
 mod manager;
@@ -15,10 +15,10 @@ use forebay_export::nbd::reply::Replier;
 use forebay_export::uri::Endpoint;
 use std::os::fd::OwnedFd;
 
-/// A socket that is listened on.
+/// A listening socket.
 #[derive(Debug)]
 pub struct Listener {
-    /// Where, as the configuration says it.
+    /// Its endpoint as configured.
     pub endpoint: Endpoint,
     /// The socket.
     pub fd: OwnedFd,
@@ -27,34 +27,34 @@ pub struct Listener {
 /// A connection between two requests.
 #[derive(Debug)]
 pub struct Guest {
-    /// Through which endpoint it came.
+    /// The endpoint that accepted it.
     pub endpoint: Endpoint,
-    /// The name of the export that it has chosen.
+    /// The name of its export.
     pub export: String,
-    /// What it found there ([`crate::server::Offer::mark`]), and of which size: the same name can
+    /// Identifies the volume of the export ([`crate::server::Offer::mark`]): the same name can
     /// belong to another volume.
     pub volume: String,
     /// Size of that volume in bytes.
     pub size_bytes: u64,
-    /// How answers are told.
+    /// Encodes the replies.
     pub replier: Replier,
-    /// What was received and not looked at yet.
+    /// Received bytes that have not been parsed yet.
     pub unread: Vec<u8>,
     /// The socket.
     pub fd: OwnedFd,
 }
 
-/// Sockets that somebody else has held until now.
+/// Sockets of another process or of the service manager.
 #[derive(Debug, Default)]
 pub struct Inheritance {
-    /// Sockets that are listened on.
+    /// Listening sockets.
     pub listeners: Vec<Listener>,
     /// Connections between two requests.
     pub guests: Vec<Guest>,
 }
 
 impl Inheritance {
-    /// Adds what another one holds.
+    /// Adds those of another inheritance.
     pub fn append(&mut self, mut other: Inheritance) {
         self.listeners.append(&mut other.listeners);
         self.guests.append(&mut other.guests);

@@ -1,9 +1,9 @@
-//! Ranges of a record that came to be safe: a file that grows by one line each time.
+//! Ranges of a record that have become safe: a file that grows by one line each time.
 //!
 //! A line is the CRC-32C of the rest in eight hexadecimal digits, a space, and a JSON list of
-//! ranges. A line that is torn, or of which a bit has flipped, does not count, and costs no other
-//! line: each begins on a line of its own, whatever the one before it has left. A line that does
-//! not count makes the record list too much, never too little.
+//! ranges. A torn or corrupt line is ignored, and damages no other: each append begins on a new
+//! line, even after a torn one. An ignored line makes the record list too many ranges,
+//! never too few.
 
 use super::Range;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use std::path::Path;
 
 pub(super) const EXTENSION: &str = "safe";
 
-/// Bytes of a volume that are safe.
+/// A safe range of a volume, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct SafeRange {
     /// Number in the volume table of the cache.
@@ -37,7 +37,7 @@ pub(super) fn append(path: &Path, ranges: &[SafeRange]) -> io::Result<u64> {
     Ok(file.metadata()?.len())
 }
 
-/// Everything that a file says is safe; nothing if there is none.
+/// The safe ranges of a file; none if there is no file.
 pub(super) fn read(path: &Path) -> io::Result<Vec<SafeRange>> {
     match std::fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -45,7 +45,7 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<SafeRange>> {
     }
 }
 
-/// The ranges of all lines that count.
+/// The ranges of all valid lines.
 pub(super) fn decode(bytes: &[u8]) -> Vec<SafeRange> {
     let line = |line: &[u8]| -> Option<Vec<SafeRange>> {
         let (crc, text) = std::str::from_utf8(line).ok()?.split_once(' ')?;
@@ -56,7 +56,7 @@ pub(super) fn decode(bytes: &[u8]) -> Vec<SafeRange> {
     bytes.split(|byte| *byte == b'\n').filter_map(line).flatten().collect()
 }
 
-/// Ranges of volume `number` without what is safe of it.
+/// Ranges of volume `number` without the safe parts.
 pub(super) fn without(lost: &[Range], safe: &[SafeRange], number: u16) -> Vec<Range> {
     let mut safe: Vec<(u64, u64)> = safe
         .iter()
@@ -69,8 +69,8 @@ pub(super) fn without(lost: &[Range], safe: &[SafeRange], number: u16) -> Vec<Ra
     let (mut left, mut next) = (Vec::new(), 0);
     for range in lost {
         let (mut from, end) = (range.offset_bytes, range.offset_bytes.saturating_add(range.bytes));
-        // Ranges of the record do not overlap, so what ends before this one concerns none that
-        // follows.
+        // Ranges of the record do not overlap, so safe ranges that end before this one concern no
+        // later one.
         while next < safe.len() && safe[next].1 <= from {
             next += 1;
         }
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(read(&path).unwrap(), []);
         append(&path, &[safe(0, 512), safe(4096, 512)]).unwrap();
         let whole = fs::read(&path).unwrap();
-        // A crash in the middle of an append, at any byte of it, and the next daemon goes on.
+        // A crash in the middle of an append, at any byte of it, and the next daemon appends.
         append(&path, &[safe(8192, 512)]).unwrap();
         let torn = fs::read(&path).unwrap();
         for end in whole.len()..torn.len() {

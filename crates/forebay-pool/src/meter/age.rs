@@ -1,11 +1,11 @@
-//! Ages of dirty data: they say what the backing store would lack if the cache were lost.
+//! Ages of dirty data: how old the backing store's data would be if the cache were lost.
 
 use forebay_core::Nanos;
 
 const SECOND: Nanos = 1_000_000_000;
 
-/// Names of the classes of age with their upper bounds, youngest first. A class begins where the
-/// one before it ends.
+/// Names of the age classes with their upper bounds, youngest first. A class begins where the
+/// previous one ends.
 pub const AGE_BOUNDS: [(&str, Nanos); 7] = [
     ("under_1s", SECOND),
     ("under_10s", 10 * SECOND),
@@ -32,7 +32,7 @@ impl DirtyAge {
     }
 
     /// From the engine's own classes, `(upper bound of the age, blocks)` in any order. A class that
-    /// lies across a bound counts as older: nothing is called younger than it may be.
+    /// straddles a bound counts as older, so no age is understated.
     pub fn new(classes: impl IntoIterator<Item = (Nanos, u64)>, oldest_ns: Option<Nanos>) -> Self {
         let mut blocks = [0; AGE_BOUNDS.len()];
         for (age, count) in classes {

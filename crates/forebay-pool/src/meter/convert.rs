@@ -1,8 +1,8 @@
-//! From the engine's statistics to [`Counters`], and from its paths to ours: the one place that
-//! knows both.
+//! Conversion of the engine's statistics to [`Counters`], and of its paths to [`TimedPath`]: the
+//! only place that knows both.
 //!
-//! Invariant: every field of [`Stats`] is taken over, and there are no counters but those (a test
-//! compares): a number that nobody counts is not shown.
+//! Invariant: every field of [`Stats`] is converted, and there are no other counters (a test
+//! compares): a number without a source is not shown.
 
 use super::{Counters, TimedPath};
 use forebay_core::{Stats, VolumeStats};
@@ -36,10 +36,10 @@ convert! {
     index_memory_bytes requests_in_flight
 }
 
-/// Numbers that the engine keeps by volume, under the names that they have here.
+/// Numbers that the engine keeps by volume, under their names here.
 macro_rules! of_volume {
     ($($name:ident = $from:ident;)*) => {
-        /// What is taken over of a volume: our name, and the engine's.
+        /// The numbers of a volume: the name here, and the engine's.
         const TAKEN_OF_VOLUMES: &[(&str, &str)] = &[$((stringify!($name), stringify!($from)),)*];
 
         impl Counters {
@@ -84,7 +84,7 @@ of_volume! {
 }
 
 impl Counters {
-    /// Adds what only volumes count.
+    /// Adds the counts that only volumes have.
     fn add_volume(&mut self, volume: &VolumeStats) {
         self.written_blocks += volume.logged_blocks;
         self.write_hit_blocks += volume.write_hit_blocks;
@@ -100,14 +100,14 @@ impl Counters {
     }
 }
 
-/// True for what is counted by volume; the rest is of its pool.
+/// True for numbers counted by volume; the others are the pool's.
 pub(super) fn is_of_volumes(name: &str) -> bool {
     name == "backing_write_errors" || TAKEN_OF_VOLUMES.iter().any(|(ours, _)| *ours == name)
 }
 
 impl TimedPath {
-    /// The path that a request went; `None` if its duration says nothing: it was refused, or nobody
-    /// waited for it.
+    /// The path that a request took; `None` if its duration is meaningless: it was refused, or was
+    /// a prefetch, for which no client waits.
     pub fn of_request(path: forebay_core::RequestOutcome) -> Option<Self> {
         Some(match path {
             forebay_core::RequestOutcome::ReadHit => Self::ReadHit,
@@ -124,7 +124,7 @@ impl TimedPath {
 }
 
 impl Counters {
-    /// With what the reactor of the pool counts.
+    /// Adds the reactor's counters of the pool.
     pub(crate) fn with_io(self, io: ReactorStats) -> Self {
         Self { io_steps: io.steps, io_thread_steps: io.steps_given, ..self }
     }

@@ -1,8 +1,8 @@
-//! Everything that is counted, in one list: JSON, Prometheus, the OpenAPI document and the rates
-//! are made from it.
+//! All counters, in one list: JSON, Prometheus, the OpenAPI document and the rates are made from
+//! it.
 //!
-//! The names are part of the contract with scripts. Units come last in them; without one, it is a
-//! number of things.
+//! The names are part of the contract with scripts. Units come last in them; a name without one
+//! counts things.
 
 macro_rules! counters {
     ($($kind:ident $name:ident = $help:literal;)*) => {
@@ -23,7 +23,7 @@ macro_rules! counters {
         },)*];
 
         impl Counters {
-            /// What was counted between two samples, with the gauges of `now`.
+            /// The increase between two samples, with the gauges of `now`.
             pub(super) fn between(from: &Self, to: &Self, now: &Self) -> Self {
                 Self { $($name: match CounterKind::$kind {
                     CounterKind::Gauge => now.$name,
@@ -34,14 +34,14 @@ macro_rules! counters {
     };
 }
 
-/// What a value does over time.
+/// How a value behaves over time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CounterKind {
     /// Grows from zero at the start of the engine.
     Counter,
     /// A counter of nanoseconds, of which a mean is more telling than a rate.
     Time,
-    /// What is true now.
+    /// A current value.
     Gauge,
 }
 
@@ -52,7 +52,7 @@ pub struct Field {
     pub name: &'static str,
     /// Name of its rate.
     pub per_s: &'static str,
-    /// What it does over time.
+    /// How it behaves over time.
     pub kind: CounterKind,
     /// One sentence for people.
     pub help: &'static str,
@@ -162,20 +162,20 @@ counters! {
     Counter cache_written_device_copy_bytes = "Of cache_written_bytes, what copies of cache devices gave the new ones";
 }
 
-/// A number that follows from others; `None` as long as there is nothing to compute it from.
+/// A number that follows from others; `None` while it cannot be computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Derived {
     /// Its name in every format.
     pub name: &'static str,
     /// One sentence for people.
     pub help: &'static str,
-    /// The counters and gauges that it is made of.
+    /// The counters and gauges in it.
     pub of: &'static [&'static str],
     /// Computes it, from counters since the start or from those of a window.
     pub get: fn(&Counters) -> Option<f64>,
 }
 
-/// What people would otherwise compute by hand.
+/// Numbers that people would otherwise compute by hand.
 pub const DERIVED: &[Derived] = &[
     Derived {
         name: "read_hit_ratio",

@@ -1,9 +1,10 @@
 //! Counters of the last seconds and minutes.
 //!
-//! A sample is the counters as they were when a second began. No thread is woken for it: counters
-//! change only in turns of the loop, and [`History::turn`] is called when the loop wakes, before
-//! anything is counted. So what it sees then is what they were at every second that began since the
-//! turn before. One sample stands for all these seconds, and has the number of the first.
+//! A sample is the state of the counters when a second began. It needs no wake-up of a thread:
+//! counters change only in turns of the loop, and [`History::turn`] is called when the loop wakes,
+//! before anything is counted. So it sees the counters as they were at every second that began
+//! since the previous turn. One sample stands for all these seconds, and has the number of the
+//! first.
 //!
 //! Memory: 11 samples a second apart and 31 ten seconds apart, some 20 KiB.
 
@@ -22,14 +23,14 @@ struct Sample {
 #[derive(Clone, Debug)]
 pub struct History {
     started: Nanos,
-    /// Numbers of the last second and the last ten seconds that samples speak for.
+    /// Numbers of the last second and the last ten seconds that samples cover.
     second: u64,
     ten: u64,
     seconds: Ring,
     tens: Ring,
 }
 
-/// The last samples, and where the next one goes.
+/// The last samples, and the position of the next one.
 #[derive(Clone, Debug)]
 struct Ring {
     samples: Vec<Sample>,
@@ -60,12 +61,12 @@ impl Ring {
     }
 }
 
-/// What was counted in a window.
+/// Counts in a window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rates {
     /// Time that the window covers.
     pub span_ns: Nanos,
-    /// Counters: what was added in the window. Gauges: as they are now.
+    /// Counters: increase in the window. Gauges: the current values.
     pub counted: Counters,
 }
 
@@ -83,7 +84,7 @@ impl History {
         Self { started: now, second, ten, seconds: Ring::new(TEN + 1), tens: Ring::new(TENS + 1) }
     }
 
-    /// Memory taken, in bytes. It does not change.
+    /// Memory used, in bytes. It does not change.
     #[cfg(test)]
     pub(super) fn memory_bytes(&self) -> usize {
         let samples = self.seconds.samples.capacity() + self.tens.samples.capacity();
@@ -109,7 +110,7 @@ impl History {
         }
     }
 
-    /// What was counted in each of [`Window::ALL`]; `counters` are those of now.
+    /// The rates of each of [`Window::ALL`]; `counters` are the current ones.
     pub fn rates(&mut self, now: Nanos, counters: &Counters) -> [Rates; 4] {
         self.turn(now, || *counters);
         Window::ALL.map(|window| {
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(reads(&mut history, &counters, 30 * SECOND_NS), [0, 0, 200, 200]);
         assert_eq!(reads(&mut history, &counters, 310 * SECOND_NS), [0, 0, 100, 200]);
         assert_eq!(reads(&mut history, &counters, 10_000 * SECOND_NS), [0, 0, 0, 200]);
-        // It goes on: the gap does not show up as a burst, nor the other way round.
+        // It continues: the gap does not show up as a burst, nor the other way round.
         run(&mut history, &mut counters, 10_003 * SECOND_NS, 10_005 * SECOND_NS);
         assert_eq!(reads(&mut history, &counters, 10_005 * SECOND_NS), [10, 20, 20, 220]);
     }

@@ -1,22 +1,22 @@
-//! Statistics: how long requests and device operations took, and what happened in the last seconds
-//! and minutes.
+//! Statistics: durations of requests and device operations, and counts of the last seconds and
+//! minutes.
 //!
 //! Two parts, both owned by the thread that serves the volume, so neither has a lock:
 //!
-//! - [`Meter`] takes the duration of every request and device operation by [`TimedPath`] and gives
-//!   percentiles by [`Window`];
-//! - [`History`] keeps samples of the [`Counters`] and gives rates by [`Window`].
+//! - [`Meter`] takes the duration of every request and device operation by [`TimedPath`] and
+//!   returns percentiles by [`Window`];
+//! - [`History`] keeps samples of the [`Counters`] and returns rates by [`Window`].
 //!
-//! A [`Report`] brings both together with what else is known of the volume; [`format`](mod@format)
-//! writes it for people's tools.
+//! A [`Report`] combines both with the other properties of the volume; [`format`](mod@format)
+//! writes it for other programs.
 //!
 //! Invariants
-//! - Recording takes no lock, makes no system call and allocates nothing: all memory is taken by
-//!   [`Meter::new`] and stays below 4 MiB.
-//! - Time is handed in and never goes back. No thread is woken: windows are moved by
-//!   whoever records or looks.
+//! - Recording takes no lock, makes no system call and allocates nothing: [`Meter::new`] allocates
+//!   all memory, which stays below 4 MiB.
+//! - The caller passes the time, which never goes back. No thread is woken: recording and reading
+//!   move the windows.
 //! - Counts, sums and maxima are exact. Percentiles are rounded up, by less than a hundredth as a
-//!   rule; `series` says when by more.
+//!   rule; `series` describes the exceptions.
 
 mod age;
 mod convert;
@@ -46,8 +46,8 @@ use series::Series;
 
 macro_rules! paths {
     ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
-        /// What a duration is about: a kind of request, from its arrival to its reply, or a kind of
-        /// device operation, from its submission to its completion.
+        /// The subject of a duration: a kind of request, from its arrival to its reply, or a kind
+        /// of device operation, from its submission to its completion.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum TimedPath { $($(#[$doc])* $name,)* }
 
@@ -64,18 +64,18 @@ macro_rules! paths {
 }
 
 paths! {
-    /// A read that the cache answered alone.
+    /// A read hit.
     ReadHit = "read_hit";
-    /// A read for which the backing store was asked, for at least a part, and that admission could
+    /// A read for which at least a part was read from the backing store, and that admission could
     /// fill from.
     ReadMiss = "read_miss";
-    /// A read that was not to be cached: by mode, by a rule, or because it was sequential.
+    /// A read that was not cached: by mode, by a rule, or because it was sequential.
     ReadBypass = "read_bypass";
     /// A write that was acknowledged from the log.
     Write = "write";
     /// A write that went to the backing store and to the cache.
     WriteThrough = "write_through";
-    /// A write that went past the cache.
+    /// A bypass write.
     WritePast = "write_past";
     /// A FLUSH.
     Flush = "flush";
@@ -91,7 +91,7 @@ paths! {
     CacheDiscard = "cache_discard";
     /// A read of the backing store.
     BackingRead = "backing_read";
-    /// A write to the backing store: destage, a write past the cache, or zeroes.
+    /// A write to the backing store: destage, a bypass write, or zeroes.
     BackingWrite = "backing_write";
     /// A device flush of the backing store.
     BackingFlush = "backing_flush";
@@ -105,18 +105,18 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// An empty meter; windows do not reach back behind `now`.
+    /// An empty meter; windows do not extend back beyond `now`.
     pub fn new(now: Nanos) -> Self {
         Self { started: now, series: TimedPath::ALL.iter().map(|_| Series::new()).collect() }
     }
 
-    /// Notes that something ended at `now` and took `took`; `bytes` is what it moved.
+    /// Records that an operation ended at `now`, took `took` and moved `bytes`.
     #[inline]
     pub fn record(&mut self, path: TimedPath, took: Nanos, bytes: u64, now: Nanos) {
         self.series[path as usize].record(took, bytes, window::second_of(now));
     }
 
-    /// A copy to be worked on elsewhere: the owner only copies, [`Capture::summarize`] computes.
+    /// A copy for another thread: the owner only copies, [`Capture::summarize`] computes.
     pub fn capture(&self, now: Nanos) -> Capture {
         Capture::new(self.started, now, &self.series)
     }
@@ -126,7 +126,7 @@ impl Meter {
         self.capture(now).summarize()
     }
 
-    /// Memory taken, in bytes. It does not change.
+    /// Memory used, in bytes. It does not change.
     #[cfg(test)]
     fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.series.iter().map(Series::memory_bytes).sum::<usize>()

@@ -1,14 +1,14 @@
-//! Everything that is known of a volume at one instant: what the formats are made from.
+//! All statistics of a volume at one instant: the source of the formats.
 
 use super::{Capture, Counters, DirtyAge, MeterSnapshot, Rates};
 use forebay_core::{Nanos, WrittenBytes};
 
-/// How a device of a mirrored cache stands.
+/// State of a device of a mirrored cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemberState {
-    /// It counts.
+    /// It is current.
     Ok,
-    /// It takes the place of one that failed, and does not have everything yet.
+    /// It replaces a failed one, and is not complete yet.
     Filling,
     /// It failed, or is stale.
     Out,
@@ -20,7 +20,7 @@ impl MemberState {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Ok, Self::Filling, Self::Out, Self::Missing];
 
-    /// The word for it.
+    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ impl MemberState {
     }
 }
 
-/// What is known of a volume and its process besides what is counted.
+/// Properties of a volume and its process that are not counted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct About {
     /// Name of the pool; empty if there is none.
@@ -49,48 +49,48 @@ pub struct About {
     pub connections: u64,
     /// Name of the I/O engine in use.
     pub io_engine: &'static str,
-    /// Memory of the process.
+    /// Resident memory of the process, in bytes.
     pub rss_bytes: u64,
-    /// What keeps destage from being faster, in a few words; `None` if that is not known.
+    /// The limit on the speed of destage, in a few words; `None` if unknown.
     pub limited_by: Option<&'static str>,
-    /// How the devices stand, of a pool whose cache is mirrored.
+    /// State of the devices, of a pool with a mirrored cache.
     pub members: Option<[MemberState; 2]>,
-    /// What was written to each device since the start; of a pool only.
+    /// Bytes written to each device since the start; of a pool only.
     pub devices_written: Vec<(String, WrittenBytes)>,
 }
 
 /// Statistics of a volume at one instant.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Report {
-    /// What does not count anything.
+    /// Properties that are not counted.
     pub about: About,
-    /// Since the start, and now.
+    /// Counts since the start, and current values.
     pub counters: Counters,
     /// In the order of [`super::Window::ALL`].
     pub rates: [Rates; 4],
     /// Durations by path.
     pub latency: MeterSnapshot,
-    /// Dirty blocks by age; `None` if that is not known.
+    /// Dirty blocks by age; `None` if unknown.
     pub dirty_age: Option<DirtyAge>,
 }
 
-/// What the thread that serves hands over to the one that asks, which makes a [`Report`] of it.
+/// Data from the thread that serves, from which the requesting thread makes a [`Report`].
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// What does not count anything.
+    /// Properties that are not counted.
     pub about: About,
-    /// Since the start, and now.
+    /// Counts since the start, and current values.
     pub counters: Counters,
     /// In the order of [`super::Window::ALL`].
     pub rates: [Rates; 4],
     /// Durations by path.
     pub latency: Capture,
-    /// Dirty blocks by age; `None` if that is not known.
+    /// Dirty blocks by age; `None` if unknown.
     pub dirty_age: Option<DirtyAge>,
 }
 
 impl Snapshot {
-    /// Computes what takes longer.
+    /// Performs the longer computations.
     pub fn report(self) -> Report {
         let Self { about, counters, rates, latency, dirty_age } = self;
         Report { about, counters, rates, latency: latency.summarize(), dirty_age }

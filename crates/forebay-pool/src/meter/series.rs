@@ -1,10 +1,10 @@
-//! The durations of one path: what is being counted, and slots of what has been.
+//! The durations of one path: the current counts, and slots of earlier ones.
 //!
-//! Three dense HDR histograms are counted into: this second, these ten seconds, and everything.
-//! When a second is over, what it counted is added to the other two and *packed* into a slot of the
-//! ring of seconds; when ten seconds are over, they are packed into a slot of the ring of tens.
+//! Durations are counted in three dense HDR histograms: this second, these ten seconds, and the
+//! total. When a second is over, its counts are added to the other two and *packed* into a slot of
+//! the ring of seconds; when ten seconds are over, they are packed into a slot of the ring of tens.
 //! Slots are numbered by their time, so a gap of any length costs nothing: slots that are too old
-//! are not looked at.
+//! are ignored.
 //!
 //! A packed slot lists the buckets that are not empty and has room for [`BUCKETS_MAX`]. Real
 //! latencies are narrow and need fewer; if there are more, neighbours are merged, upwards, from 128
@@ -18,7 +18,7 @@ use forebay_core::Nanos;
 use hdrhistogram::{Counter, Histogram};
 use std::ops::Range;
 
-/// Shortest duration that is told apart from none.
+/// Shortest duration that is distinguished from none.
 const SHORTEST_NS: u64 = 1_000;
 /// Longest duration; longer ones count as this long (the maximum is exact nevertheless).
 const LONGEST_NS: u64 = 60_000_000_000;
@@ -41,7 +41,7 @@ pub(super) fn histogram<T: Counter>() -> Histogram<T> {
     Histogram::new_with_bounds(SHORTEST_NS, LONGEST_NS, DIGITS).expect("constants that HDR accepts")
 }
 
-/// What is exact.
+/// The exact numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Totals {
     pub(super) count: u64,
@@ -70,12 +70,12 @@ struct Bucket {
     count: u32,
 }
 
-/// What ended in one second, or in ten. A clone has only the memory that is in use.
+/// Durations that ended in one second, or in ten. A clone has only the memory that is in use.
 #[derive(Clone, Debug)]
 struct Slot {
     number: u64,
     totals: Totals,
-    /// Never grows beyond the capacity that it was made with.
+    /// Never grows beyond its initial capacity.
     buckets: Vec<Bucket>,
     /// Significant bits given up to stay within it.
     coarse: u32,
@@ -86,7 +86,7 @@ impl Slot {
         Self { number: NEVER, totals: Totals::default(), buckets: Vec::with_capacity(BUCKETS_MAX), coarse: 0 }
     }
 
-    /// Forgets what it had and takes what was counted.
+    /// Replaces its content by the counts.
     fn pack(&mut self, number: u64, totals: Totals, counts: &Histogram<u32>) {
         (self.number, self.totals, self.coarse) = (number, totals, 0);
         self.buckets.clear();
@@ -112,7 +112,7 @@ impl Slot {
         }
     }
 
-    /// Merges neighbours.
+    /// Merges neighbouring buckets.
     fn make_room(&mut self) {
         self.coarse += 1;
         let coarse = self.coarse;
@@ -146,7 +146,7 @@ fn coarser(units: u32, coarse: u32) -> u32 {
     units | ((1 << shift) - 1)
 }
 
-/// Something that is being counted.
+/// Durations of the current second, or of the current ten.
 #[derive(Clone, Debug)]
 struct Open {
     totals: Totals,
@@ -171,7 +171,7 @@ impl Open {
     }
 }
 
-/// Several slots in one.
+/// The sum of several slots.
 #[derive(Clone, Debug)]
 pub(super) struct Sum {
     pub(super) totals: Totals,
@@ -192,12 +192,12 @@ impl Sum {
 /// Durations of one path.
 #[derive(Clone, Debug)]
 pub(super) struct Series {
-    /// Number of the second that `second` is about.
+    /// Number of the second that `second` counts.
     number: u64,
     second: Open,
-    /// Whole seconds of the current ten.
+    /// Complete seconds of the current ten.
     ten: Open,
-    /// Whole seconds since the start.
+    /// Complete seconds since the start.
     total: Sum,
     seconds: Box<[Slot]>,
     tens: Box<[Slot]>,
@@ -225,12 +225,12 @@ impl Series {
         self.second.counts.saturating_record(took);
     }
 
-    /// Whether anything was ever recorded.
+    /// True if no duration was ever recorded.
     pub(super) fn is_empty(&self) -> bool {
         self.total.totals.count == 0 && self.second.totals.count == 0
     }
 
-    /// Closes the second that was being counted, and the ten seconds if they are over too.
+    /// Closes the current second, and the ten seconds if they are over too.
     #[cold]
     pub(super) fn roll(&mut self, second: u64) {
         if second <= self.number {
@@ -257,7 +257,7 @@ impl Series {
         self.number = second;
     }
 
-    /// Adds what belongs to a window. The series must have been rolled to the second of `now`.
+    /// Adds the slots of a window. The series must have been rolled to the second of `now`.
     pub(super) fn add_to(&self, sum: &mut Sum, window: Window, now: Nanos) {
         let seconds = window.seconds(now);
         match window {
@@ -276,7 +276,7 @@ impl Series {
         }
     }
 
-    /// Memory taken, in bytes.
+    /// Memory used, in bytes.
     #[cfg(test)]
     pub(super) fn memory_bytes(&self) -> usize {
         let slots = self.seconds.iter().chain(&self.tens);

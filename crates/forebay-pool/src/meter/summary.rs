@@ -1,5 +1,5 @@
-//! From counted durations to what people look at. This runs on the thread that asks, not on the one
-//! that serves.
+//! Summaries of the counted durations. They are computed on the thread that requests them, not on
+//! the one that serves.
 
 use super::series::{Series, Sum, Totals};
 use super::window::{per_second, second_of};
@@ -42,42 +42,42 @@ pub struct MeterSnapshot {
 /// Statistics of one path.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PathSnapshot {
-    /// Which.
+    /// The path.
     pub path: TimedPath,
     /// In the order of [`Window::ALL`].
     pub windows: [Summary; 4],
     /// Sum of all durations since the start, in nanoseconds.
     pub sum_ns: u64,
-    /// How many durations since the start were at most so many nanoseconds long, and longer than
-    /// the bound before. The last bound is `u64::MAX`.
+    /// For each upper bound in nanoseconds, the number of durations since the start up to it and
+    /// longer than the previous bound. The last bound is `u64::MAX`.
     pub buckets: Vec<(u64, u64)>,
 }
 
 /// One path in one window.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Summary {
-    /// How many ended.
+    /// Number of operations that ended.
     pub count: u64,
     /// The same per second; `None` if the window covers no time yet.
     pub per_s: Option<f64>,
     /// Bytes per second.
     pub bytes_per_s: Option<f64>,
-    /// How long they took; `None` if there were none.
+    /// Their durations; `None` if there were none.
     pub times: Option<Times>,
 }
 
-/// How long something took, in nanoseconds.
+/// Durations of operations, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Times {
     /// Arithmetic mean, exact.
     pub mean_ns: u64,
-    /// Half of them took at most this long.
+    /// Median.
     pub p50_ns: u64,
-    /// 95 of 100.
+    /// 95th percentile.
     pub p95_ns: u64,
-    /// 99 of 100.
+    /// 99th percentile.
     pub p99_ns: u64,
-    /// 999 of 1000.
+    /// 99.9th percentile.
     pub p999_ns: u64,
     /// The longest, exact.
     pub max_ns: u64,
@@ -125,8 +125,8 @@ impl Summary {
     }
 }
 
-/// Durations by the bounds of Prometheus. A bucket of the histogram that a bound divides counts as
-/// above it.
+/// Durations by the bounds of Prometheus. A bucket of the histogram that straddles a bound counts
+/// as above it.
 fn buckets(sum: &Sum) -> Vec<(u64, u64)> {
     let mut recorded = sum.counts.iter_recorded().peekable();
     let bounds = BUCKET_BOUNDS_NS.iter().chain([&u64::MAX]);

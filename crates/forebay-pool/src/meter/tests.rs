@@ -7,7 +7,7 @@ use forebay_core::WrittenBytes;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-/// Pseudo-random numbers that are the same in every run (SplitMix64).
+/// Pseudo-random numbers, the same in every run (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -91,7 +91,7 @@ fn windows_roll_over_and_gaps_and_idle_times_empty_them() {
     assert_eq!(counts(&meter, 309 * SECOND_NS), [0, 0, 111, 111]);
     assert_eq!(counts(&meter, 310 * SECOND_NS), [0, 0, 100, 111]);
     assert_eq!(counts(&meter, 320 * SECOND_NS), [0, 0, 0, 111]);
-    // A gap as long as the rings: old slots have the places of new ones and must not be taken for
+    // A gap as long as the rings: old slots are at the places of new ones and must not be taken for
     // them.
     second(&mut meter, 609, 7);
     assert_eq!(counts(&meter, 610 * SECOND_NS), [7, 7, 7, 118]);
@@ -133,7 +133,7 @@ fn memory_is_bounded_and_recording_takes_none() {
     println!("memory of a meter: {before} bytes");
     assert!(before < 4 << 20, "{before}");
     for at in 0..600_000_u64 {
-        // As wide as it gets, so that slots overflow.
+        // A wide distribution, so that slots overflow.
         let took = random.next() >> (28 + random.next() % 28);
         meter.record(TimedPath::ALL[at as usize % TimedPath::ALL.len()], took, 4096, at * 1_000_000);
     }
@@ -148,7 +148,7 @@ fn memory_is_bounded_and_recording_takes_none() {
     assert_eq!(history.memory_bytes(), before);
 }
 
-/// Not asserted: machines differ. `cargo test --release -p forebay-daemon -- --nocapture
+/// Not asserted: machines differ. `cargo test --release -p forebay-pool -- --nocapture
 /// cost_of_recording`.
 #[test]
 fn cost_of_recording_and_of_a_snapshot() {
@@ -187,7 +187,7 @@ fn cost_of_recording_and_of_a_snapshot() {
 
 // --- formats
 
-/// A volume of which every number is different.
+/// A volume in which every number is different.
 fn report() -> Report {
     let mut counters = Counters::default();
     for (index, field) in FIELDS.iter().enumerate() {
@@ -235,7 +235,7 @@ fn report() -> Report {
     }
 }
 
-/// Compares with a file beside the tests; `UPDATE_GOLDEN=1` writes it.
+/// Compares with a file next to the tests; `UPDATE_GOLDEN=1` writes it.
 fn golden(path: &str, text: &str) -> String {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -250,7 +250,7 @@ fn json_is_as_agreed() {
     let value = serde_json::Value::from(format::object(&report()));
     let reread: serde_json::Value = serde_json::from_str(&value.to_string()).unwrap();
     let file = golden("tests/golden/stats.json", &format!("{value:#}\n"));
-    // Values, not bytes: the order of keys depends on a feature that another crate may switch on.
+    // Values, not bytes: the order of keys depends on a feature that another crate can enable.
     let expected: serde_json::Value = serde_json::from_str(&file).unwrap();
     assert!(reread == expected, "UPDATE_GOLDEN=1 writes the file anew");
     assert_eq!(value["windows"]["10s"]["reads_per_s"], 10.0);
@@ -323,7 +323,7 @@ fn the_document_about_flashcache_has_every_key() {
     use format::flashcache::{ERROR_KEYS, KEYS, markdown};
     let keys = format!("{}\n{}", markdown(KEYS), markdown(ERROR_KEYS));
     for key in KEYS.iter().chain(ERROR_KEYS) {
-        // Every name between backquotes must be one of ours, or another key.
+        // Every name in backquotes must be a counter, or another key.
         for name in key.ours.split('`').skip(1).step_by(2) {
             let known =
                 FIELDS.iter().any(|field| field.name == name) || KEYS.iter().any(|key| key.name == name);

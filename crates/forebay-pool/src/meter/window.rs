@@ -1,9 +1,9 @@
-//! The windows of time over which statistics are given.
+//! The windows of time that statistics cover.
 //!
-//! Windows end with the last whole second, for a second that has just begun has little to tell. So
-//! that they can be made of few slots, the longest one begins at a multiple of ten seconds: it
-//! covers 300 to 309 seconds. Rates are divided by the time that is really covered, which is less
-//! in a young daemon.
+//! Windows end with the last complete second, because a second that has just begun has few data. So
+//! that few slots suffice, the longest one begins at a multiple of ten seconds: it covers 300 to
+//! 309 seconds. Rates are divided by the time that is actually covered, which is less in a young
+//! daemon.
 
 use forebay_core::Nanos;
 use std::ops::Range;
@@ -15,14 +15,14 @@ pub(super) const TEN: u64 = 10;
 /// Slots of ten seconds in the longest window.
 pub(super) const TENS: u64 = 30;
 
-/// A stretch of time that ends now.
+/// A period of time that ends now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Window {
-    /// The last whole second.
+    /// The last complete second.
     Second,
-    /// The last ten whole seconds.
+    /// The last ten complete seconds.
     TenSeconds,
-    /// The last 300 to 309 whole seconds.
+    /// The last 300 to 309 complete seconds.
     FiveMinutes,
     /// Since the start, to this instant.
     Total,
@@ -42,8 +42,8 @@ impl Window {
         }
     }
 
-    /// Whole seconds that belong to the window at `now`. Those of [`Window::Total`] are not looked
-    /// at by anybody.
+    /// Complete seconds that belong to the window at `now`. Those of [`Window::Total`] are not
+    /// used.
     pub(super) fn seconds(self, now: Nanos) -> Range<u64> {
         let end = second_of(now);
         match self {
@@ -54,7 +54,7 @@ impl Window {
         }
     }
 
-    /// Time that the window covers at `now`, of something that started at `started`.
+    /// Time that the window covers at `now`, if counting started at `started`.
     pub(super) fn span_ns(self, started: Nanos, now: Nanos) -> Nanos {
         let Range { start, end } = self.seconds(now);
         let end = if self == Self::Total { now } else { end * SECOND_NS };

@@ -1,5 +1,4 @@
-//! Opening a backing store again that was unplugged, if what its path leads to now is the same
-//! disk.
+//! Reopening a backing store that was unplugged, if its path leads to the same disk again.
 
 use super::Backing;
 use super::backing::{open_backing, unique};
@@ -18,31 +17,31 @@ pub(crate) struct Known {
     pub(crate) emulate: Option<DeviceModel>,
     pub(crate) record: BackingRecord,
     pub(crate) sector_bytes: u32,
-    /// Bytes that are used of it.
+    /// Used bytes of it.
     pub(crate) end_bytes: u64,
     /// Identity of the volume.
     pub(crate) uuid: [u8; 16],
     pub(crate) state_dir: PathBuf,
 }
 
-/// A store that may take the place of the one that was unplugged.
+/// A store that can replace the one that was unplugged.
 #[derive(Debug)]
 pub(crate) struct Reopened {
     pub(crate) backing: Backing,
     pub(crate) prepared: Prepared,
 }
 
-/// Opens the store again. May hang as long as the store does.
+/// Reopens the store. Can hang as long as the store does.
 ///
 /// # Errors
-/// Why what its path leads to is not taken; empty: it leads nowhere.
+/// Why the target of its path is not taken; empty if there is none.
 pub(crate) fn open_again(may_wait: &MayWait, known: &Known) -> Result<Reopened, String> {
     if !known.uri.path().exists() {
         return Err(String::new());
     }
     let backing = open_backing(may_wait, &known.uri, known.emulate).map_err(|error| error.to_string())?;
     let identity = backing.device.identity().map_err(|error| error.to_string())?;
-    // Numbers of devices say nothing: those of a disk that is gone may be given to another one.
+    // Device numbers prove nothing: those of a removed disk can be given to another one.
     if !identity.unique.starts_with("serial:") {
         return Err("it has no serial number to recognise it by. Restart the daemon to take it".into());
     }

@@ -1,4 +1,4 @@
-//! Opening a backing store, and what the cache notes of it to recognise it again.
+//! Opening a backing store, and the data by which the cache recognises it.
 
 use crate::cache_device::{device_error, waiting_for_lock};
 use crate::error::RunError;
@@ -9,25 +9,25 @@ use forebay_format::BLOCK_BYTES;
 use forebay_format::checkpoint::{BackingRecord, SAMPLES_MAX};
 use forebay_io::{Device, DeviceError, DeviceIdentity, DeviceKind, DeviceModel, DeviceOptions};
 
-/// A backing store, opened and looked at.
+/// A backing store, opened and inspected.
 #[derive(Debug)]
 pub struct Backing {
     /// The device.
     pub device: Device,
-    /// Bytes that can be served.
+    /// Usable size in bytes.
     pub size_bytes: u64,
-    /// Smallest unit that it writes.
+    /// Smallest unit of a write, in bytes.
     pub(crate) sector_bytes: u32,
-    /// What identifies it.
+    /// Its identity as the cache records it.
     pub record: BackingRecord,
-    /// What the operator should know.
+    /// Messages for the operator.
     pub notes: Vec<String>,
 }
 
 /// Opens a backing store.
 ///
 /// # Errors
-/// It is not there, in use, empty, or has sectors of a size that is not supported.
+/// It does not exist, is in use, is empty, or has sectors of an unsupported size.
 pub fn open_backing(
     _: &MayWait,
     uri: &BackingUri,
@@ -71,7 +71,7 @@ pub fn open_backing(
     Ok(Backing { device, size_bytes, sector_bytes, record, notes })
 }
 
-/// What the cache notes of a backing store to recognise it again.
+/// The record by which the cache recognises a backing store.
 fn record(identity: &DeviceIdentity, samples: Vec<(u64, u32)>) -> BackingRecord {
     BackingRecord {
         kind: match identity.kind {
@@ -86,7 +86,7 @@ fn record(identity: &DeviceIdentity, samples: Vec<(u64, u32)>) -> BackingRecord 
     }
 }
 
-/// Which store it is, as the record says it.
+/// The identity of the store as it is in the record.
 pub(super) fn unique(identity: &DeviceIdentity) -> [u64; 2] {
     [fnv(0xcbf2_9ce4_8422_2325, &identity.unique), fnv(0x9ae1_6a3b_2f90_404f, &identity.unique)]
 }
@@ -96,8 +96,8 @@ fn fnv(basis: u64, text: &str) -> u64 {
     text.bytes().fold(basis, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Blocks that speak for a backing store: the first ones, where file systems keep what changes with
-/// every mount, and some spread over the rest.
+/// Blocks that identify a backing store: the first ones, where file systems keep metadata that
+/// changes with every mount, and some spread over the rest.
 pub(crate) fn sample_blocks(size_bytes: u64) -> impl Iterator<Item = u64> {
     let blocks = size_bytes / BLOCK_BYTES as u64;
     let wanted = (0..SAMPLES_MAX as u64).map(move |index| {
@@ -106,9 +106,8 @@ pub(crate) fn sample_blocks(size_bytes: u64) -> impl Iterator<Item = u64> {
     wanted.filter(move |block| *block < blocks)
 }
 
-/// What the backing store looks like now that nothing writes to it any more: for an orderly stop.
-/// `blocks` are those of [`sample_blocks`] that hold what the cache believes: only those speak for
-/// it.
+/// The record of a backing store after the last write to it: for an orderly stop. `blocks` are
+/// those of [`sample_blocks`] whose content is as the cache expects: only those identify it.
 pub(crate) fn final_record(
     _: &MayWait,
     backing: &Device,

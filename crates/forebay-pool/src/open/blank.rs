@@ -1,16 +1,16 @@
-//! Whether a block device is blank: it has nothing but zeroes wherever one looks. And how a device
-//! that a cache lay on is given up, so that it is as good as new.
+//! Whether a block device is blank: all sampled blocks are zeroes. And how a cache is erased from a
+//! device, so that it is as good as new.
 //!
 //! A new flash device, or one that was discarded, reads as zeroes. It may be taken for a cache
-//! without a question. Looked at are 1 MiB at either end, where file systems, partition tables,
-//! RAID and LVM have their marks, and one block in each 256th of the rest. So a 128th of the device
-//! in one piece is found. Scattered blocks that fill a hundredth of it are missed with a
-//! probability of 8 %, a twentieth with one of 2 in a million. A file is never blank: it may be
-//! that of a cache which was cut and made as long again.
+//! without confirmation. The samples are 1 MiB at either end, where file systems, partition tables,
+//! RAID and LVM have their signatures, and one block in each 256th of the rest. So data that fill a
+//! 128th of the device in one piece are found. Scattered blocks that fill a hundredth of it are
+//! missed with a probability of 8 %, a twentieth with one of 2 in a million. A file is never blank:
+//! it can belong to a cache that was truncated and extended again.
 //!
-//! What is given up is zeroed where one looks, as far as the cache reached: what lies behind it was
-//! never its own. So nothing says that a device was given up. What somebody writes to it afterwards
-//! is found as on any other blank device. A file is cut to nothing, and nothing can be in it.
+//! A device that is given up is zeroed at the sampled places, as far as the cache reached: the
+//! space behind was never the cache's. So no mark of it remains. Data written to it afterwards is
+//! found as on any other blank device. A file is truncated to nothing, and cannot contain anything.
 
 use crate::cache_device::{device_error, waiting_for_lock};
 use crate::error::RunError;
@@ -26,12 +26,12 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 const BLOCK_BYTES: u64 = 4096;
-/// Looked at as a whole at either end.
+/// Sampled completely at either end.
 const END_BYTES: u64 = 1 << 20;
-/// Blocks looked at between the ends.
+/// Blocks sampled between the ends.
 const SAMPLES: u64 = 256;
 
-/// Whether nothing is found on it. Reads up to 3 MiB.
+/// True if all samples are zeroes. Reads up to 3 MiB.
 ///
 /// # Errors
 /// It cannot be read.
@@ -47,12 +47,12 @@ pub fn is_blank(device: &Device) -> Result<bool, DeviceError> {
     Ok(true)
 }
 
-/// Has a device forget the cache that used its first `used_bytes`: a file is empty afterwards, and
-/// a block device that was blank before is blank again. A file that cannot be cut, such as a volume
-/// of another daemon, is zeroed like a block device.
+/// Erases the cache that used the first `used_bytes` of a device: a file is empty afterwards, and a
+/// block device that was blank before is blank again. A file that cannot be truncated, such as a
+/// volume of another daemon, is zeroed like a block device.
 ///
-/// Whatever ends this, it is a device of the cache, or it says that a cache is being made on it:
-/// that can be used for another one without a question.
+/// If this is interrupted, the device still belongs to the cache, or is marked as one on which a
+/// cache is being created: such a device can be reused without confirmation.
 ///
 /// # Errors
 /// It cannot be written.
@@ -78,8 +78,8 @@ pub(super) fn forget(_: &MayWait, device: &Device, used_bytes: u64) -> Result<()
     device.flush()
 }
 
-/// A cache does not use these bytes of a block device any more: if it was blank before, it will be
-/// when the rest is given up too.
+/// Zeroes the samples in a range of a block device that a cache no longer uses: if the device was
+/// blank before, it will be when the rest is given up too.
 ///
 /// # Errors
 /// It cannot be written.
@@ -91,7 +91,7 @@ pub(crate) fn give_back(_: &MayWait, device: &Device, bytes: Range<u64>) -> Resu
     device.flush()
 }
 
-/// Zeroes what is looked at of these bytes.
+/// Zeroes the samples in a range.
 fn zero(device: &Device, bytes: Range<u64>) -> Result<(), DeviceError> {
     for (offset, count) in looked_at(device.size_bytes()) {
         let (from, until) = (offset.max(bytes.start), (offset + count).min(bytes.end));
@@ -102,12 +102,12 @@ fn zero(device: &Device, bytes: Range<u64>) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// Has the devices of a cache that no pool uses forget it: each with what the cache has of it, from
-/// its beginning. One that is not of this cache any more stays as it is.
+/// Erases a cache that no pool uses: on each device the bytes at the beginning that belong to the
+/// cache. A device that no longer belongs to it is unchanged.
 ///
 /// # Errors
-/// One cannot be opened, or somebody has used the cache since it had this generation: nothing was
-/// erased. Or one cannot be written.
+/// A device cannot be opened, or the cache was used since it had this generation: nothing was
+/// erased. Or a device cannot be written.
 pub fn erase_cache(
     may_wait: &MayWait,
     parts: &[(PathBuf, u64)],
@@ -128,28 +128,28 @@ pub fn erase_cache(
         }
         devices.push((device, *used));
     }
-    // The first one has the superblocks: what is left to do is told from it.
+    // The first device has the superblocks, which show that devices are left to erase.
     for (mut device, used) in devices.into_iter().rev().filter(|(device, _)| says_of(device, cache)) {
         give_up(may_wait, &mut device, used).map_err(device_error)?;
     }
     Ok(())
 }
 
-/// The device says that it is of this cache.
+/// True if the device's metadata names this cache.
 pub(crate) fn says_of(device: &Device, cache: &str) -> bool {
     superblocks(device).into_iter().flatten().any(|found| hex(&found.uuid.0) == cache)
         || read_copies(device).into_iter().flatten().any(|found| hex(&found.uuid.0) == cache)
 }
 
-/// The pieces that are looked at, with their lengths.
+/// The sampled pieces, as offset and length.
 fn looked_at(size_bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     let ends = [0, size_bytes.saturating_sub(END_BYTES) / BLOCK_BYTES * BLOCK_BYTES];
     let ends = ends.map(|offset| (offset, (size_bytes - offset).min(END_BYTES + BLOCK_BYTES)));
     ends.into_iter().chain(samples(size_bytes).map(|offset| (offset, BLOCK_BYTES)))
 }
 
-/// Where the blocks between the ends begin: one in each of [`SAMPLES`] equal parts, at another
-/// place of each, as what is there may be regular itself.
+/// Offsets of the samples between the ends: one in each of [`SAMPLES`] equal parts, at a different
+/// place of each, as the data can be regular itself.
 fn samples(size_bytes: u64) -> impl Iterator<Item = u64> {
     let part = (size_bytes / SAMPLES).max(BLOCK_BYTES);
     let parts = size_bytes / part;

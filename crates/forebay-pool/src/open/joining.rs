@@ -1,5 +1,5 @@
-//! Whether further devices can join a cache, before anything is written for it: who creates a pool
-//! on several devices gets all of it or nothing.
+//! Checks whether further devices can join a cache, before anything is written for it: creating a
+//! pool on several devices succeeds completely or not at all.
 
 use super::making::Making;
 use super::open_joining;
@@ -13,7 +13,7 @@ use forebay_format::{CacheUuid, Geometry, Members};
 use forebay_io::Device;
 use std::path::PathBuf;
 
-/// Checks the devices that are to join a cache that is to be made.
+/// Checks the devices that will join a new cache.
 ///
 /// # Errors
 /// As [`check`].
@@ -26,8 +26,8 @@ pub(super) fn check_new(
     check(first, others, geometry, &Members::default(), making)
 }
 
-/// Checks that all of these devices can join a cache of this geometry, if somebody asks for that
-/// just now. All are held open at once. Files that are not there are made, and removed.
+/// Checks that all of these devices can join a cache of this geometry, if an operator has just
+/// ordered that. All are held open at once. Missing files are created, and removed.
 ///
 /// # Errors
 /// One of them cannot. Nothing was written to a device.

@@ -1,8 +1,8 @@
-//! Whether a backing store is the one that a cache has noted, before anything is opened for it: for
-//! an import, which looks for the stores of its volumes, and for a store that is elsewhere now.
+//! Whether a backing store is the one that a cache has recorded, before anything is opened for it:
+//! for an import, which searches for the stores of its volumes, and for a store that has moved.
 //!
-//! The engine judges again when the volume is attached, and knows more: this only keeps a wrong
-//! disk from getting a place in the configuration.
+//! The engine judges again when the volume is attached, and has more data: this only keeps a wrong
+//! disk out of the configuration.
 
 use super::backing::unique;
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
@@ -12,27 +12,27 @@ use std::path::Path;
 
 use crate::may_wait::MayWait;
 
-/// What a store is to a volume.
+/// Relation of a store to a volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Likeness {
-    /// It is the one, as far as can be told. `proven` if its size is the same, and it has the time
-    /// or the serial number that was noted, or something on it says so that no empty store has:
-    /// then it may be taken although it was found elsewhere.
+    /// It is the volume's store, as far as the samples show. `proven` if a non-empty sample, the
+    /// recorded time or the recorded serial number confirms it: then it may be taken although it
+    /// was found elsewhere.
     Same {
         /// See above.
         proven: bool,
     },
-    /// Nothing on it says that it is another one, but it has another time. Only an operator knows.
+    /// No sample differs, but the time does. Only an operator can decide.
     Unsure,
-    /// It is shorter than the volume: why it cannot be the one.
+    /// It is shorter than the volume, and so cannot be its store: a message.
     Smaller(String),
-    /// It is another one, or was changed: why.
+    /// It is another store, or was changed: a message.
     Other(String),
-    /// It is not there, or cannot be read.
+    /// It does not exist, or cannot be read: a message.
     Unreadable(String),
 }
 
-/// Compares a store with what the cache has noted of that of a volume.
+/// Compares a store with the cache's record of a volume's store.
 #[must_use]
 pub fn likeness(_: &MayWait, path: &Path, entry: &VolumeEntry) -> Likeness {
     let options = DeviceOptions { read_only: true, direct: false, lock: false, ..DeviceOptions::default() };
@@ -42,8 +42,8 @@ pub fn likeness(_: &MayWait, path: &Path, entry: &VolumeEntry) -> Likeness {
     }
 }
 
-/// Whether a file is the very one that a cache on this host has noted, under whatever name: after a
-/// crash nothing else was noted of it.
+/// True if a file is the very one that a cache on this host has recorded, under any name: after a
+/// crash there is no other record of it.
 #[must_use]
 pub fn is_same_file(_: &MayWait, path: &Path, entry: &VolumeEntry) -> bool {
     let options = DeviceOptions { read_only: true, direct: false, lock: false, ..DeviceOptions::default() };
@@ -73,7 +73,7 @@ fn compare(device: &Device, entry: &VolumeEntry) -> Result<Likeness, DeviceError
     let identity = device.identity()?;
     let times = noted.stamp_ns.zip(identity.mtime_ns);
     telling |= times.is_some_and(|(then, now)| then == now);
-    // Numbers of devices and of inodes mean nothing on another host.
+    // Device and inode numbers mean nothing on another host.
     telling |= identity.unique.starts_with("serial:") && unique(&identity) == noted.unique;
     if !telling && times.is_some() {
         return Ok(Likeness::Unsure);
@@ -81,7 +81,7 @@ fn compare(device: &Device, entry: &VolumeEntry) -> Result<Likeness, DeviceError
     Ok(Likeness::Same { proven: telling && device.size_bytes() == noted.size_bytes })
 }
 
-/// The samples that lie within a store of so many bytes.
+/// The samples that lie within a store of this size.
 fn samples(noted: &BackingRecord, size_bytes: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
     let whole = size_bytes / BLOCK_BYTES as u64;
     noted.samples.iter().copied().filter(move |(block, _)| *block < whole)

@@ -1,8 +1,8 @@
-//! Making a cache where there is none yet.
+//! Creating a cache where there is none yet.
 //!
-//! A cache is made only in a file that did not exist, on a device that is blank, or, if the
-//! operator says so, on one that begins with zeroes. Data that somebody put there is never written
-//! over. The records of caches (`register`) are asked before one is made or opened.
+//! A cache is created only in a file that did not exist, on a blank device, or, if the operator
+//! confirms it, on one that begins with zeroes. Existing data is never overwritten. The records of
+//! caches (`register`) are checked before a cache is created or opened.
 
 use super::blank::is_blank;
 use crate::cache_device::{device_error, holds, is_cut_off};
@@ -19,26 +19,27 @@ use forebay_offline::Key;
 use forebay_offline::occupant::recognise;
 use std::path::Path;
 
-/// A new cache file leaves one part in so many of its file system free, or the operator is asked.
+/// A new cache file leaves this part of its file system free, unless the operator confirms
+/// otherwise.
 const LEAST_FREE: u64 = 10;
 
-/// How to make a cache where there is none, and the key of one that there is.
+/// How to create a cache where there is none, and the key of an existing one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Making<'a> {
     /// Blocks of a segment; chosen by the size of the cache if `None`.
     pub segment_blocks: Option<u32>,
     /// Reserve the space of a new file.
     pub preallocate: bool,
-    /// What only the cache has lies on both of its two devices.
+    /// Keep dirty data on both of its two devices.
     pub mirror: bool,
-    /// The cache is encrypted with it.
+    /// Key of an encrypted cache.
     pub key: Option<&'a Key>,
-    /// What is recorded of caches, and what the operator allows. Without it everything is allowed.
+    /// The register, and the operator's permissions. Without it everything is allowed.
     pub permit: Option<Permit<'a>>,
 }
 
 impl Making<'_> {
-    /// Whether a cache may be made on these devices, which have none.
+    /// Checks that a cache may be created on these devices, which have none.
     ///
     /// # Errors
     /// One is recorded.
@@ -46,16 +47,16 @@ impl Making<'_> {
         self.permit.map_or(Ok(()), |permit| permit.make(specs))
     }
 
-    /// Somebody asks for a new cache just now, and can be told what is wrong with its devices.
+    /// True if an operator has just ordered a new cache, and can get messages about its devices.
     pub(super) fn is_asked_for(&self) -> bool {
         self.permit.is_some_and(|permit| permit.consent != Consent::None)
     }
 
-    /// Whether a device that is there may be taken, although it is no cache: it is blank and the
-    /// operator names it, or says that nothing on it is needed.
+    /// Checks that an existing device may be taken although it holds no cache: it is blank and the
+    /// operator names it, or the operator has confirmed that nothing on it is needed.
     ///
     /// # Errors
-    /// Nobody has said so, or it cannot be read.
+    /// It is not blank and there is no confirmation, or it cannot be read.
     pub(super) fn check_empty(&self, device: &Device) -> Result<(), RunError> {
         let Some(permit) = self.permit else { return Ok(()) };
         let may_take =
@@ -68,27 +69,27 @@ impl Making<'_> {
             .map_or_else(|| permit.not_empty(path), |what| holds(&path.display().to_string(), what)))
     }
 
-    /// Whether a cache may be opened; how far it must have come.
+    /// Checks that a cache may be opened; returns the mark that it must have reached.
     ///
     /// # Errors
-    /// What is recorded is against it.
+    /// The register objects.
     pub(crate) fn check_open(&self, found: &Superblock, specs: &[CacheSpec]) -> Result<CacheMark, RunError> {
         self.permit.map_or_else(|| Ok(CacheMark::default()), |permit| permit.open(found, specs))
     }
 }
 
-/// Makes a cache file.
+/// Creates a cache file.
 ///
 /// # Errors
-/// It has no size, or cannot be made.
+/// It has no size, or cannot be created.
 pub(super) fn create_file(
     spec: &CacheSpec,
     making: Making<'_>,
     notes: &mut Vec<String>,
 ) -> Result<(), RunError> {
     let path = &spec.path;
-    // The kernel makes what is there; a file among it would be one in memory, gone at the next
-    // start.
+    // The kernel creates the entries of `/dev`; a file there would be in memory, and gone at the
+    // next start.
     if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
         return Err(RunError::failed(
             MessageId::DeviceMissing,
@@ -104,7 +105,7 @@ pub(super) fn create_file(
         ));
     };
     geometry(size, making)?;
-    // A name that leads to an empty file goes on leading there.
+    // A link to an empty file keeps its target.
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
     let path = &real;
     notes.push(check_room(path, size, making)?);
@@ -125,10 +126,10 @@ pub(super) fn create_file(
     }
 }
 
-/// Whether a file of this size leaves room on its file system; says what was understood.
+/// Checks that a file of this size leaves room on its file system; returns a message about it.
 ///
 /// # Errors
-/// The file system would be nearly full, and nobody has allowed that.
+/// The file system would be nearly full, and no permit allows that.
 fn check_room(path: &Path, size_bytes: u64, making: Making<'_>) -> Result<String, RunError> {
     let gib = |bytes: u64| match bytes >> 30 {
         0 => format!("{:.1} MiB", bytes as f64 / (1_u64 << 20) as f64),
@@ -137,7 +138,7 @@ fn check_room(path: &Path, size_bytes: u64, making: Making<'_>) -> Result<String
     let mut what =
         format!("the cache file {} is to have {size_bytes} bytes ({})", path.display(), gib(size_bytes));
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Who cannot be asked says so when the file is made.
+    // If the query fails, creating the file reports the error.
     let Ok(there) = rustix::fs::statvfs(folder) else { return Ok(what) };
     let (all, free) =
         (there.f_blocks.saturating_mul(there.f_frsize), there.f_bavail.saturating_mul(there.f_frsize));
@@ -158,9 +159,9 @@ fn check_room(path: &Path, size_bytes: u64, making: Making<'_>) -> Result<String
     }
 }
 
-/// Whether a file of `size_bytes` may be made without a question, where `free` of `all` bytes are
-/// free: a tenth of the file system is left, or the file takes no more than a tenth of what is
-/// free. The second is for a file system that is nearly full already: a small file makes no
+/// True if a file of `size_bytes` may be created without confirmation, where `free` of `all` bytes
+/// are free: a tenth of the file system remains, or the file takes no more than a tenth of the free
+/// space. The second is for a file system that is nearly full already: a small file makes no
 /// difference to it.
 fn leaves_room(size_bytes: u64, free: u64, all: u64) -> bool {
     free.saturating_sub(size_bytes) >= all / LEAST_FREE || size_bytes <= free / LEAST_FREE
@@ -172,7 +173,7 @@ pub(super) fn geometry(device_bytes: u64, making: Making<'_>) -> Result<Geometry
     })
 }
 
-/// How a mirrored cache is divided on two devices of so many bytes each.
+/// Geometry of a mirrored cache on two devices of this size each.
 ///
 /// # Errors
 /// They are too small.
@@ -189,7 +190,7 @@ pub(super) fn mirrored_geometry(bytes: u64, making: Making<'_>) -> Result<Geomet
 /// Writes a new cache.
 ///
 /// # Errors
-/// It cannot be written: some of it may be there.
+/// It cannot be written: parts of it can exist.
 pub(super) fn format(
     params: FormatParams,
     making: Making<'_>,

@@ -1,13 +1,13 @@
-//! Opening the two devices of a mirrored cache, or making one on them.
+//! Opening the two devices of a mirrored cache, or creating one on them.
 //!
-//! - Where the notes (`mirror_notes`) cannot be read the pool is not opened: nobody knows which
-//!   device is the one that counts.
-//! - Where there are none, and one device only, the pool is not opened either: the note may have
-//!   been on a disk that is gone. Two devices tell by themselves which of them counts.
-//! - A device that somebody else has open is no device that has failed: the pool is not opened.
+//! - If the notes (`mirror_notes`) cannot be read the pool is not opened: it is unknown which
+//!   device is current.
+//! - If there are no notes, and only one device, the pool is not opened either: the note could have
+//!   been on a lost disk. Two devices show by themselves which of them is current.
+//! - A device that another process has open has not failed: the pool is not opened.
 //!
-//! An empty device in the place of one that is out is filled at once: that is how a rebuild that
-//! was interrupted begins again.
+//! An empty device in place of one that is out is filled at once: an interrupted rebuild restarts
+//! this way.
 
 use super::making::{Making, create_file, mirrored_geometry};
 use super::new_cache::NewCache;
@@ -32,23 +32,23 @@ use forebay_offline::device::{Found, look, wait_for};
 use forebay_offline::mirror_members::{MirrorMember, check_both, stale_tag};
 use std::path::{Path, PathBuf};
 
-/// What is in the place of a device.
+/// Content at the place of a device.
 enum Place {
-    /// Nothing yet: a file is made.
+    /// Nothing yet: the file has to be created.
     ToMake,
     Empty(Device),
-    /// A file that was made, or a device that was filled, when a daemon was killed.
+    /// A file that was being created, or a device that was being filled, when a daemon was killed.
     Begun(Device),
     Member(Box<MirrorMember>),
-    /// Nothing that can be used, and why.
+    /// Nothing usable, and the reason.
     Unfit(String),
 }
 
-/// Opens the two devices of a mirrored cache, or makes one on them if both hold nothing.
+/// Opens the two devices of a mirrored cache, or creates one on them if both are empty.
 ///
 /// # Errors
 /// There are not two devices, neither can be used, they do not belong together, or notes cannot be
-/// made or read. Nothing on them was changed.
+/// written or read. Nothing on them was changed.
 pub(crate) fn open_mirrored(
     specs: &[CacheSpec],
     making: Making,
@@ -112,7 +112,7 @@ fn place_of(spec: &CacheSpec) -> Result<Place, RunError> {
     })
 }
 
-/// Only one device is of a mirrored cache. That it was put out says more than that it is older.
+/// Only one device belongs to a mirrored cache. Being out is reported before being older.
 fn alone(
     found: MirrorMember,
     other: (&CacheSpec, Place),
@@ -125,7 +125,7 @@ fn alone(
     Ok(PoolParts { known: making.check_open(&superblock, specs)?, ..parts })
 }
 
-/// Both devices are of a mirrored cache.
+/// Both devices belong to a mirrored cache.
 fn use_both(one: MirrorMember, other: MirrorMember, state_dir: &Path) -> Result<PoolParts, RunError> {
     check_both(&one, &other)?;
     let notes = notes_of_both(&one, &other, state_dir)?;
@@ -138,9 +138,9 @@ fn use_both(one: MirrorMember, other: MirrorMember, state_dir: &Path) -> Result<
     Ok(PoolParts { mirror_notes: Some(notes), ..parts? })
 }
 
-/// The notes of a cache whose two devices are there. What the devices tell and the notes do not is
-/// noted before either is opened: the notes may be lost, or older than the devices, and the stale
-/// device may be the only one that is found at the next start.
+/// The notes of a cache with both devices present. Tags that the devices record and the notes lack
+/// are noted before either is opened: the notes can be lost, or older than the devices, and the
+/// next start can find only the stale device.
 fn notes_of_both(one: &MirrorMember, other: &MirrorMember, state_dir: &Path) -> Result<Notes, RunError> {
     let uuid = one.superblock.uuid;
     let notes = Notes::read(state_dir, &hex(&uuid.0))?;
@@ -157,7 +157,7 @@ fn notes_of_both(one: &MirrorMember, other: &MirrorMember, state_dir: &Path) -> 
     }
 }
 
-/// Only one device is of a mirrored cache.
+/// Only one device belongs to a mirrored cache.
 fn use_one(
     found: MirrorMember,
     (spec, place): (&CacheSpec, Place),
@@ -219,7 +219,7 @@ fn stale(member: &MirrorMember) -> String {
     )
 }
 
-/// The devices that count, in the order of the members.
+/// The current devices, in the order of the members.
 fn assemble(members: [Option<MirrorMember>; 2], mut notes: Vec<String>) -> Result<PoolParts, RunError> {
     let (mut devices, mut places, mut newest) = (Vec::new(), [None; 2], None::<Superblock>);
     for found in members.into_iter().flatten() {
@@ -266,17 +266,17 @@ fn parts(
     }
 }
 
-/// Makes a mirrored cache on two empty devices, or in new files.
+/// Creates a mirrored cache on two empty devices, or in new files.
 fn make(places: [(&CacheSpec, Place); 2], making: Making, state_dir: &Path) -> Result<PoolParts, RunError> {
     let specs = places.each_ref().map(|(spec, _)| (*spec).clone());
     let (mut made, mut begun) = (Vec::new(), None);
     match make_on(places, making, state_dir, (&mut made, &mut begun)) {
         Ok(parts) => Ok(PoolParts { made, ..parts }),
         Err(error) => {
-            // Ours, and of no use: do not leave it in the way of the next attempt.
+            // A useless file of ours must not obstruct the next attempt.
             made.iter().for_each(|path| remove_made(path));
             if let Some(uuid) = begun {
-                // Of what cannot be written the operator hears already.
+                // The operator gets the first error.
                 let _ = NewCache::new(uuid, &specs, made).unmake(&MayWait::here(), state_dir);
             }
             Err(error)
@@ -365,19 +365,19 @@ mod tests {
             open_mirrored(specs, making, &self.state)
         }
 
-        /// Why they are not opened.
+        /// The message with which they are refused.
         fn refused(&self, specs: &[CacheSpec]) -> String {
             self.open(specs).unwrap_err().to_string()
         }
 
-        /// Puts a device out, as the pool does; gives the identity of the cache.
+        /// Fails a device out, as the pool does; returns the identity of the cache.
         fn put_out(&self, spec: &CacheSpec) -> CacheUuid {
             let Place::Member(found) = place_of(spec).unwrap() else { panic!("no cache") };
             note(&self.state, found.superblock.uuid, found.tag()).unwrap();
             found.superblock.uuid
         }
 
-        /// Changes the superblock of a device, as one that goes on changes it.
+        /// Changes the superblock of a device, as a device that stays in use does.
         fn rewrite(spec: &CacheSpec, change: impl Fn(&mut Superblock)) {
             let Place::Member(mut found) = place_of(spec).unwrap() else { panic!("no cache") };
             change(&mut found.superblock);

@@ -1,9 +1,9 @@
-//! Opening the devices of a pool, and deciding whether there is a cache to open or one to make.
+//! Opening the devices of a pool, and deciding whether to open a cache or to create one.
 //!
-//! Files: `making` (a new cache), `joining` (whether others can join it), `new_cache` (taking one
-//! back), `parts` (what was opened), `mirrored` (a cache on two devices), `backing` (backing
-//! stores), `again` (one that was unplugged), `likeness` (whether one is the one that a cache has
-//! noted).
+//! Files: `making` (a new cache), `joining` (whether others can join it), `new_cache` (removing one
+//! again), `parts` (the opened devices), `mirrored` (a cache on two devices), `backing` (backing
+//! stores), `again` (an unplugged one), `likeness` (whether one is the one that a cache has
+//! recorded).
 
 pub(crate) mod again;
 mod backing;
@@ -48,7 +48,7 @@ use forebay_offline::{Key, unlock};
 use making::{create_file, format, geometry, mirrored_geometry};
 use std::path::{Path, PathBuf};
 
-/// What is on the first device of a pool, without changing it.
+/// Inspects the first device of a pool without changing it.
 pub fn seen(_: &MayWait, spec: &CacheSpec) -> Seen {
     if !spec.path.exists() || is_cut_off(spec) {
         return if spec.size_bytes.is_some() && spec.path.parent().is_some_and(Path::is_dir) {
@@ -62,8 +62,7 @@ pub fn seen(_: &MayWait, spec: &CacheSpec) -> Seen {
     };
     match look(&device) {
         Found::Cache(superblock) => Seen::Cache(superblock.uuid),
-        // A device that has ended is what is left of the one that failed, not an empty one in its
-        // place.
+        // A device that is too short is the rest of the failed one, not an empty one in its place.
         Found::Blank | Found::Begun
             if device.size_bytes() < spec.size_bytes.unwrap_or(0).max(BLANK_BYTES as u64) =>
         {
@@ -74,23 +73,23 @@ pub fn seen(_: &MayWait, spec: &CacheSpec) -> Seen {
     }
 }
 
-/// Asks a cache device whether it answers, in whatever way; gives the bytes of the file that is to
-/// be made if nothing is there.
+/// Checks whether a cache device answers at all; returns the size of the file to create if it does
+/// not exist.
 pub fn bytes_to_make(_: &MayWait, spec: &CacheSpec) -> u64 {
     if !spec.path.exists() {
         return spec.size_bytes.unwrap_or(0);
     }
     let options = DeviceOptions { read_only: true, lock: false, ..DeviceOptions::default() };
-    // What is wrong with it is said by who opens it.
+    // Opening the pool reports its errors.
     let device = Device::open_cache(&spec.path, options);
     let _ = device.map(|device| device.read_at(0, &mut [0; BLOCK_BYTES]));
     0
 }
 
-/// Whether the key of a pool is that of its cache, while somebody else has it open.
+/// Checks that the key of a pool is that of its cache, while another process has it open.
 ///
 /// # Errors
-/// It is not. A cache that cannot be looked at is no error here.
+/// It is not. A cache that cannot be inspected is no error here.
 pub fn check_key(_: &MayWait, spec: &CacheSpec, key: Option<&Key>) -> Result<(), RunError> {
     let options = DeviceOptions { read_only: true, direct: false, lock: false, ..DeviceOptions::default() };
     let Ok(device) = Device::open_cache(&spec.path, options) else { return Ok(()) };
@@ -100,12 +99,12 @@ pub fn check_key(_: &MayWait, spec: &CacheSpec, key: Option<&Key>) -> Result<(),
     }
 }
 
-/// Opens the cache devices of a pool, or makes a cache on the first of them, which the others are
-/// to join.
+/// Opens the cache devices of a pool, or creates a cache on the first of them, which the others
+/// will join.
 ///
 /// # Errors
-/// A device cannot be used; nothing on it was changed, and a file that was made for it is gone
-/// again.
+/// A device cannot be used; nothing on it was changed, and a file that was created for it is
+/// removed.
 pub fn open_caches(
     _: &MayWait,
     specs: &[CacheSpec],
@@ -133,13 +132,13 @@ pub fn open_caches(
     }
     let opened = open_or_make(specs, making, existed, notes);
     if opened.is_err() && !existed {
-        // Ours, and of no use: do not leave it in the way of the next attempt.
+        // A useless file of ours must not obstruct the next attempt.
         remove_made(path);
     }
     opened
 }
 
-/// The first device is there, or was just made.
+/// Opens the first device, which existed or was just created.
 fn open_or_make(
     specs: &[CacheSpec],
     making: Making<'_>,
@@ -177,7 +176,7 @@ fn open_or_make(
     }
 }
 
-/// Makes a cache on the first device.
+/// Creates a cache on the first device.
 fn make_on(
     specs: &[CacheSpec],
     making: Making<'_>,
@@ -193,7 +192,7 @@ fn make_on(
     let cipher = match format(params, making, &cache) {
         Ok(cipher) => cipher,
         Err(error) => {
-            // Of what cannot be written the operator hears already.
+            // The operator gets the first error.
             let _ = forget(&MayWait::here(), &cache, cache.size_bytes());
             return Err(error);
         }
@@ -205,8 +204,8 @@ fn make_on(
     Ok(PoolParts { devices: vec![cache], map, pool_bytes, joining, cipher, new_cache, made, notes, ..parts })
 }
 
-/// The first device is a cache: the others are its members, and what is configured beyond them is
-/// to join it.
+/// The first device holds a cache: the others are its members, and further configured devices will
+/// join it.
 fn open_existing(
     spec: &CacheSpec,
     others: &[CacheSpec],
@@ -231,7 +230,7 @@ fn open_existing(
     let headers = open_members(superblock, &devices[0], &devices[1..])?;
     notes.extend(mend_headers(&devices[1..], &headers));
     let map = MemberMap::new(&headers);
-    // Of several devices each was found to be long enough for its part.
+    // Of several devices each was checked to be long enough for its part.
     let pool_bytes = match devices.len() {
         1 => {
             check_size(spec, &devices[0], superblock.geometry, &mut notes)?;
@@ -243,26 +242,25 @@ fn open_existing(
     Ok(PoolParts { devices, map, pool_bytes, joining, notes, ..PoolParts::none() })
 }
 
-/// Opens a device that is to join a pool: a new file, a device that holds nothing, or one of the
-/// pool's own that its cache does not lie on.
+/// Opens a device that will join a pool: a new file, an empty device, or one of the pool's own that
+/// its cache does not use.
 ///
 /// # Errors
-/// It holds something, or cannot be used; nothing on it was changed, and a file that was made for
-/// it is gone again.
+/// It is not empty, or cannot be used; nothing on it was changed, and a file that was created for
+/// it is removed.
 pub fn open_joining(_: &MayWait, spec: &CacheSpec, permit: Permit<'_>) -> Result<Device, RunError> {
     let making = Making { preallocate: true, permit: Some(permit), ..Making::default() };
-    // A join that was killed may have left another header in each of its two places.
+    // A killed join can leave another header in each of its two places.
     let is_own =
         |device: &Device| read_copies(device).iter().flatten().any(|header| permit.is_own(header.uuid));
     open_unused(spec, making, &is_own)
 }
 
-/// Checks that a new cache can be made on these devices, all of them held open at once, while an
-/// older cache is still in use: before anything is given up for it. Files that are not there are
-/// made.
+/// Checks that a new cache can be created on these devices, all of them held open at once, while an
+/// older cache is still in use: before anything is given up for it. Missing files are created.
 ///
 /// # Errors
-/// It cannot; nothing on the devices was changed, and files that were made are gone again.
+/// It cannot; nothing on the devices was changed, and created files are removed.
 pub fn check_new(
     _: &MayWait,
     specs: &[CacheSpec],
@@ -301,7 +299,7 @@ fn hold_new(specs: &[CacheSpec], making: Making<'_>, made: &mut Vec<PathBuf>) ->
     .map(drop)
 }
 
-/// Opens a device that holds nothing, or makes a file.
+/// Opens an empty device, or creates a file.
 fn open_unused(
     spec: &CacheSpec,
     making: Making<'_>,
@@ -315,15 +313,14 @@ fn open_unused(
         Found::Blank => making.check_empty(&device).map(|()| device),
         Found::Begun => Ok(device),
         Found::Cache(_) => Err(is_cache(&spec.path, "a cache already")),
-        // Half of a grow, or of a shrink, that was killed: the cache does not lie on it, or it
-        // would be in use.
+        // Left by a killed grow or shrink: the cache does not use it, or it would be in use.
         Found::Foreign(_) if is_left_over(&device) => Ok(device),
         Found::Foreign(why) => Err(foreign(&device, &why)),
     }
 }
 
-/// Checks that a cache is whole. Another size than was given is no reason to refuse it: a grow or a
-/// shrink may have been killed before the configuration had the new one.
+/// Checks that a cache is complete. A size other than the configured one is no reason to refuse it:
+/// a grow or a shrink was possibly killed before the configuration had the new one.
 fn check_size(
     spec: &CacheSpec,
     cache: &Device,

@@ -1,8 +1,7 @@
-//! Taking back a cache that was just made, because the pool that it was made for cannot be opened.
+//! Removing a cache that was just created, because its pool cannot be opened.
 //!
-//! Nothing was acknowledged by it, so nothing is lost. Afterwards its devices can be given to
-//! another pool without a question, and nothing that the daemon records says that there was a
-//! cache.
+//! The cache has acknowledged nothing, so nothing is lost. Afterwards its devices can be given to
+//! another pool without confirmation, and no record of the daemon names the cache.
 
 use super::blank::{forget, says_of};
 use crate::cache_device::{device_error, remove_made, waiting_for_lock};
@@ -19,40 +18,40 @@ use forebay_format::CacheUuid;
 use forebay_io::{Device, DeviceOptions};
 use std::path::{Path, PathBuf};
 
-/// What was made, or is being made.
+/// A cache that was just created, or is being created.
 #[derive(Clone, Debug)]
 pub struct NewCache {
     uuid: CacheUuid,
-    /// Its devices, and those that are to join it.
+    /// Its devices, and those that will join it.
     devices: Vec<PathBuf>,
-    /// Those of them that were not there before.
+    /// Those of them that did not exist before.
     files: Vec<PathBuf>,
 }
 
 impl NewCache {
-    /// Before anything is written for it: `to_make` are the devices that are not there yet.
+    /// Describes a cache before anything is written for it: `to_make` are the missing devices.
     pub(super) fn new(uuid: CacheUuid, specs: &[CacheSpec], to_make: Vec<PathBuf>) -> Self {
         Self { uuid, devices: specs.iter().map(|spec| spec.path.clone()).collect(), files: to_make }
     }
 
-    /// Files that were made for it.
+    /// Files created for it.
     pub(super) fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    /// The first of its devices, for who waits for them.
+    /// The first of its devices, for callers that wait for them.
     #[must_use]
     pub fn first(&self) -> &Path {
         self.devices.first().map_or(Path::new(""), PathBuf::as_path)
     }
 
-    /// Has nothing be left of it. Nobody has its devices open.
+    /// Removes all of it. No process has its devices open.
     ///
     /// # Errors
-    /// A device cannot be written, or a file of the state directory not be removed. What could be
-    /// taken back is.
+    /// A device cannot be written, or a file of the state directory cannot be removed. Everything
+    /// else is removed.
     pub fn unmake(&self, may_wait: &MayWait, state_dir: &Path) -> Result<(), RunError> {
-        // The first one says that there is a cache: it goes last.
+        // The first one identifies the cache: it goes last.
         let erase = |(at, path): (usize, &PathBuf)| self.erase(may_wait, path, at == 0);
         let devices = self.devices.iter().enumerate().rev().map(erase);
         let erased = devices.fold(Ok(()), Result::and);
@@ -75,7 +74,7 @@ impl NewCache {
         let device = match waiting_for_lock(|| Device::open_cache(path, DeviceOptions::default())) {
             Ok(device) => device,
             Err(error) if is_first => return Err(error),
-            Err(_) => return Ok(()), // it may be the one that cannot be used, and has nothing then
+            Err(_) => return Ok(()), // it can be the unusable one, and is empty then
         };
         if !says_of(&device, &hex(&self.uuid.0)) {
             return Ok(());

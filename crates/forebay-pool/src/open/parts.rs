@@ -17,27 +17,27 @@ use std::path::{Path, PathBuf};
 pub struct PoolParts {
     /// In the order of the pool's space.
     pub(crate) devices: Vec<Device>,
-    /// What lies on which.
+    /// Maps the pool's space to the devices.
     pub(crate) map: MemberMap,
     /// Bytes of the pool's space.
     pub(crate) pool_bytes: u64,
-    /// Devices that are configured but that the cache does not lie on yet.
+    /// Configured devices that the cache does not use yet.
     pub joining: Vec<CacheSpec>,
-    /// Everything behind the superblocks is encrypted.
+    /// Cipher of everything behind the superblocks.
     pub cipher: Option<CacheCipher>,
-    /// It was made just now.
+    /// Set if the cache was just created.
     pub new_cache: Option<NewCache>,
-    /// Files that were made for it just now.
+    /// Files that were just created for it.
     pub made: Vec<PathBuf>,
-    /// How far it is known to have come.
+    /// The mark that it is known to have reached.
     pub(crate) known: CacheMark,
-    /// The cache is mirrored.
+    /// Set if the cache is mirrored.
     pub(crate) mirror: Option<MirrorDevices>,
     /// The notes of a mirrored cache.
     pub(crate) mirror_notes: Option<Notes>,
-    /// An empty device that takes the place of the member of a mirrored cache that is out.
+    /// An empty device that replaces the member of a mirrored cache that is out.
     pub(crate) fresh: Option<Device>,
-    /// What the operator should know.
+    /// Messages for the operator.
     pub(crate) notes: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ impl PoolParts {
         devices.try_for_each(|device| device.emulate(model)).map_err(device_error)
     }
 
-    /// Closes the devices. A cache that was just made on them is taken back.
+    /// Closes the devices. Removes a cache that was just created on them.
     ///
     /// # Errors
     /// As [`NewCache::unmake`].

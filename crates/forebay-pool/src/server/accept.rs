@@ -1,8 +1,8 @@
-//! Accepting of connections, and the bounds of what strangers may cost.
+//! Accepting of connections, and limits on connections that have not chosen an export.
 //!
-//! A stranger, who has not chosen an export yet, has [`GREETING_WITHIN`] for it, and there are at
-//! most [`GREETINGS_MAX`] of them: the one that has taken longest goes first. Where accepting fails
-//! the listener rests a moment.
+//! A client that has not chosen an export yet has [`GREETING_WITHIN`] for it, and there are at most
+//! [`GREETINGS_MAX`] of them: the one that has taken longest is disconnected first. Where accepting
+//! fails the listener pauses for a moment.
 
 use super::connection::Connection;
 use super::{
@@ -39,7 +39,8 @@ impl Server {
                 self.open(reactor, socket, index);
             }
         } else if !self.quiescing {
-            // Out of descriptors or the like: try again later, the others go on meanwhile.
+            // Out of descriptors or the like: tries again later, and other connections go on
+            // meanwhile.
             if let Err(failure) = result {
                 self.refusals.note(format!("clients wait: a connection cannot be accepted: {failure}"));
             }
@@ -50,8 +51,7 @@ impl Server {
         self.accept(reactor, index);
     }
 
-    /// Accepts again where that failed a while ago; returns how long the loop may sleep because of
-    /// it.
+    /// Accepts again where that failed a while ago; returns how long the loop may sleep.
     pub(super) fn resume_accepting(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         let left = self.resume_at?.saturating_duration_since(Instant::now());
         if !left.is_zero() {
@@ -66,7 +66,7 @@ impl Server {
         None
     }
 
-    /// Ends the connections that have had their time to choose an export.
+    /// Ends the connections whose time to choose an export is over.
     pub(super) fn end_slow_greetings(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         if self.greeting == 0 {
             return None;
@@ -86,8 +86,8 @@ impl Server {
         Some(GREETINGS_EVERY)
     }
 
-    /// Ends a connection that has not chosen an export yet, at once: also if the client takes
-    /// nothing of what is sent.
+    /// Ends a connection that has not chosen an export yet, at once, even if the client does not
+    /// take its replies.
     pub(super) fn end_greeting(&mut self, reactor: &mut Reactor, index: u32, why: &str) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         if connection.greeted_by.take().is_some() {
@@ -99,7 +99,7 @@ impl Server {
         self.enqueue(index);
     }
 
-    /// Makes room for one more stranger.
+    /// Makes room for one more connection that has not chosen an export.
     pub(super) fn end_oldest_greeting(&mut self, reactor: &mut Reactor) {
         let since = |connection: &Option<Connection>| connection.as_ref().and_then(|one| one.greeted_by);
         let strangers = self.connections.iter().enumerate();
@@ -109,9 +109,9 @@ impl Server {
         }
     }
 
-    /// Ends connections whose clients have gone and that nothing is received from: they wait for
-    /// memory, or have as much under way as they may. A client over TCP that sends nothing more
-    /// counts as gone while it waits for memory: closing looks the same.
+    /// Ends connections whose clients have disconnected while nothing is received from them: they
+    /// wait for memory, or have reached their limit of requests. A TCP client that has shut down
+    /// its sending side counts as disconnected while it waits for memory: a close looks the same.
     pub(super) fn notice_gone(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         let quiescing = self.quiescing;
         let is_deaf = |connection: &Connection| {
@@ -142,8 +142,8 @@ impl Server {
         Some(STALLED_EVERY)
     }
 
-    /// Ends a connection that keeps memory for answers that it does not take, or for a write that
-    /// does not come, if others have waited long enough for it.
+    /// Ends a connection that holds memory for replies that it does not take, or for a write that
+    /// does not arrive, if others have waited long enough for memory.
     pub(super) fn end_stalled(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         if self.tally().wanting().is_empty() {
             if self.wants_memory_since.take().is_some() {
@@ -192,7 +192,7 @@ impl Server {
         Some(STALLED_EVERY)
     }
 
-    /// Who is on the other side.
+    /// The client of a socket.
     pub(super) fn peer(reactor: &Reactor, socket: SocketId) -> Peer {
         match reactor.peer_cred(socket) {
             Ok(cred) if cred.uid != u32::MAX => {

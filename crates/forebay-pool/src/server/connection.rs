@@ -19,71 +19,72 @@ use std::collections::VecDeque;
 use std::sync::mpsc;
 use std::time::Instant;
 
-/// One client: its session, what of it is under way, and what is sent to it next.
+/// One client: its session, its requests in flight, and its next sends.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: SocketId,
-    /// Endpoint through which it came.
+    /// Endpoint that accepted it.
     pub(super) endpoint: u32,
     pub(super) session: Session,
-    /// Who is on the other side.
+    /// The client.
     pub(super) peer: Peer,
-    /// Once TLS was begun: everything goes through it.
+    /// All data passes through it once TLS has begun.
     pub(super) tls: Option<Box<TlsLink>>,
     /// With TLS: a buffer to send from.
     pub(super) own: Option<OwnBuffer>,
-    /// A thread has that, for the handshake: it comes back through here.
+    /// Set while a thread has the link for the handshake, which returns it through this.
     pub(super) handshake: Option<mpsc::Receiver<Handshaken>>,
-    /// When the handshake must be done; `None` once it is.
+    /// Deadline of the handshake; `None` once it is complete.
     pub(super) greeted_by: Option<Instant>,
-    /// Known once the handshake is done.
+    /// Known once the handshake is complete.
     pub(super) volume: Option<VolumeId>,
-    /// The rules as this client meets them; known with the volume.
+    /// The rules as they apply to this client; known with the volume.
     pub(super) client: Option<Client>,
     pub(super) buffer: Option<BufId>,
-    /// Bytes of the receive buffer that hold data, and how many of them were used.
+    /// Bytes of the receive buffer that hold data, and how many of them were consumed.
     pub(super) filled: usize,
     pub(super) used: usize,
     pub(super) receiving: bool,
-    /// The receive under way was told to end.
+    /// The receive in flight is being cancelled.
     pub(super) cancelling: bool,
     pub(super) arriving: Option<Arriving>,
     /// A request that waits for memory.
     pub(super) blocked: Option<NbdRequest>,
     pub(super) requests: u32,
     pub(super) unsent_bytes: u64,
-    /// Memory of requests that are under way, and of answers until they are sent.
+    /// Memory of requests in flight, and of replies until they are sent.
     pub(super) held_bytes: u64,
-    /// How much of it it may have.
+    /// Limit of that memory.
     held_bytes_max: u64,
     /// The part of it that lies in `owned`.
     pub(super) owned_bytes: u64,
     /// A request waits for memory; and since when one does.
     pub(super) wants_memory: bool,
     pub(super) wants_memory_since: Option<Instant>,
-    /// It is for a payload, and others for its volume have all that they may.
+    /// It waits for a payload, and others of its volume have all the memory that the volume may
+    /// have.
     pub(super) crowded: bool,
     pub(super) sends: u32,
-    /// Since when it has taken nothing of what is sent to it.
+    /// Since when the client has taken nothing of its sends.
     pub(super) stalled_since: Option<Instant>,
-    /// What was left of its sends when that was looked at, and since when it is as much.
+    /// Unsent bytes at the last look, and since when they have not changed.
     pub(super) seen_left: Option<(u64, Instant)>,
-    /// Gathered for the next sends: headers and data; the buffers of data, in the order of their
+    /// Collected for the next sends: headers and data; the buffers of data, in the order of their
     /// spans; buffers that are full of headers.
     pub(super) spans: Vec<Span>,
     pub(super) owned: VecDeque<BufId>,
     pub(super) headers: Vec<BufId>,
     pub(super) reply: Option<(BufId, u32)>,
     pub(super) closing: bool,
-    /// It has ended the connection, or that has failed: nobody hears what is sent.
+    /// The client has ended the connection, or it has failed: sends are useless.
     pub(super) deaf: bool,
-    /// Since when it is only waited for the end of what is under way.
+    /// Since when it only waits for the end of its operations in flight.
     pub(super) leaving_since: Option<Instant>,
-    /// Since when everything is answered, and it is waited until the client has taken it.
+    /// Since when everything is answered, and the server waits until the client has taken it.
     pub(super) lingers_since: Option<Instant>,
-    /// Bytes that were taken and dropped since then.
+    /// Bytes received and dropped since then.
     pub(super) lingered_bytes: u64,
-    /// A reply is missing: nothing that comes after it may be sent.
+    /// A reply is missing: nothing after it may be sent.
     pub(super) gap: bool,
     pub(super) queued: bool,
 }
@@ -140,7 +141,7 @@ impl Connection {
         }
     }
 
-    /// So many bytes of its sends the client has not taken now.
+    /// Notes how many bytes of its sends the client has not taken yet.
     pub(super) fn see_progress(&mut self, left: u64, now: Instant) {
         match self.seen_left {
             Some((before, _)) if before == left => {}
@@ -153,28 +154,27 @@ impl Connection {
         }
     }
 
-    /// A request of it finds no memory now; `crowded`: there may be some, but its volume has enough
-    /// for payloads that are still coming.
+    /// Notes that a request finds no memory; `crowded`: there can be some, but its volume has
+    /// reached its limit for incoming payloads.
     pub(super) fn waits_for_memory(&mut self, now: Instant, crowded: bool) {
         (self.wants_memory, self.crowded) = (true, crowded);
         self.wants_memory_since.get_or_insert(now);
     }
 
-    /// It takes nothing of what is sent to it, for so long that this is no pause.
+    /// True if the client has taken nothing of its sends for too long.
     pub(super) fn has_stalled(&self, now: Instant) -> bool {
         self.stalled_since.is_some_and(|since| since + STALLED_AFTER <= now)
             && self.seen_left.is_some_and(|(_, since)| since + STALLED_SEEN <= now)
     }
 
-    /// What the rules say of a request.
+    /// The treatment that the rules decide for a request.
     pub(super) fn treatment(&mut self, what: &ClientRequest, now: Instant) -> Treatment {
         let Some(client) = &mut self.client else { return Treatment::Cache };
         let Some(direction) = direction(what.operation) else { return Treatment::Cache };
         client.decide(direction, what.offset_bytes, what.length_bytes, now).0.into()
     }
 
-    /// Nothing was begun that is not done, as far as receiving is concerned: what comes next is the
-    /// header of a request.
+    /// True if no receive is incomplete: the next bytes are the header of a request.
     pub(super) fn may_quiesce(&self) -> bool {
         self.volume.is_some()
             && self.session.is_between_requests()
@@ -182,19 +182,19 @@ impl Connection {
             && self.blocked.is_none()
     }
 
-    /// Everything that was asked for is answered, the answers are sent, and nothing is under way.
+    /// True if every request is answered, the replies are sent, and nothing is in flight.
     pub(super) fn is_quiesced(&self) -> bool {
         let idle = self.requests == 0 && self.sends == 0 && !self.receiving && !self.closing;
         idle && self.may_quiesce() && self.spans.is_empty()
     }
 
-    /// Closing a TCP socket in which something lies unread would take back the last answers (RST):
-    /// what still comes must be taken.
+    /// True if remaining input must be received first: closing a TCP socket with unread data sends
+    /// an RST, which discards the last replies.
     pub(super) fn must_linger(&self) -> bool {
         !self.deaf && self.peer.uid.is_none()
     }
 
-    /// Gives back all memory; nothing of it is in use by the kernel any more.
+    /// Frees all memory; the kernel no longer uses any of it.
     pub(super) fn free_buffers(&mut self, reactor: &mut Reactor) {
         let received =
             self.buffer.take().into_iter().chain(self.arriving.take().map(|arriving| arriving.buffer));
@@ -213,10 +213,10 @@ impl Connection {
             || self.unsent_bytes + waiting >= UNSENT_BYTES_MAX
     }
 
-    /// Where to receive what is no awaited payload: a large buffer if there is memory for it, else
-    /// a small one, which is exchanged as soon as there is. Nothing is in the buffer just now. With
-    /// TLS there is room behind what is received for what was not complete the last time, as it
-    /// comes out of it too.
+    /// Where to receive if no payload is awaited: a large buffer if there is memory for it, else a
+    /// small one, which is replaced as soon as there is. The buffer holds no data at this point.
+    /// With TLS there is room behind the received bytes for the incomplete rest of the last
+    /// receive, as its plaintext goes there too.
     pub(super) fn receive_buffer(&mut self, pool: &mut BufPool) -> Option<Span> {
         let (extra, small, leftover) = match &self.tls {
             None => (0, RECV_BYTES_SMALL, 0),
@@ -238,8 +238,8 @@ impl Connection {
         (room > 0).then_some(Span { buf: buffer, offset: 0, len: room as u32 })
     }
 
-    /// Copies bytes to the reply buffer and adds them to what is sent; false if there is a gap in
-    /// the replies, after which nothing more is sent.
+    /// Copies bytes to the reply buffer and adds them to the next send; false after a missing
+    /// reply, after which nothing more is sent.
     pub(super) fn gather(&mut self, reactor: &mut Reactor, piece: &[u8]) -> bool {
         if self.gap {
             return false;

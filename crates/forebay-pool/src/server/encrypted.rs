@@ -2,16 +2,16 @@
 //! when it is sent.
 //!
 //! Ciphertext is received into the connection's buffer, and decrypted in memory that all
-//! connections share. The plaintext goes to the payload that is awaited, the rest of it back into
-//! the same buffer. Replies gather as they do without TLS, and are encrypted into buffers of their
-//! own, record by record, as far as there are buffers: a connection that is not read from keeps
-//! [`SENDS_MAX`] of them, and then its replies wait and count as unsent.
+//! connections share. The plaintext goes to the awaited payload, the rest of it back into the same
+//! buffer. Replies are collected as without TLS, and encrypted into buffers of their own, record by
+//! record, as far as there are buffers: a connection that is not read from keeps [`SENDS_MAX`] of
+//! them, and then its replies wait and count as unsent.
 //!
-//! The handshake is a thread's: while it goes on, nothing is received, parsed or sent, and the
+//! A thread performs the handshake: until it ends, nothing is received, parsed or sent, and the
 //! connection is not closed.
 //!
-//! Memory: a connection has one buffer of its own to send from, so that it goes on when all else is
-//! in use by requests.
+//! Each connection has one buffer of its own to send from, so that it progresses when requests use
+//! all other memory.
 
 use super::tls::{RECORD_BYTES, RECORD_OVERHEAD_BYTES, TlsFailure, TlsLink};
 use super::{BLOCK, FOR_REPLIES, Server, ServerToken};
@@ -19,16 +19,16 @@ use forebay_io::{BufId, BufPool, Op, Reactor, Span};
 use std::collections::VecDeque;
 use std::sync::mpsc;
 
-/// Size of the buffer that a connection has of its own.
+/// Size of a connection's own buffer.
 const OWN_BYTES: usize = 64 << 10;
-/// Size of the buffers from which much is sent.
+/// Size of the buffers for large sends.
 const LARGE_BYTES: usize = 256 << 10;
-/// Sends of a connection under way.
+/// Sends of a connection in flight.
 const SENDS_MAX: u32 = 4;
 
-/// A buffer to send from that nobody can take away: with it a connection goes on even when all
-/// other memory is in use. It stays here while a thread has the rest for the handshake, for a send
-/// from it may end meanwhile.
+/// A buffer to send from, reserved for its connection, which so progresses even when all other
+/// memory is in use. It stays here while a thread has the rest for the handshake, because a send
+/// from it can end meanwhile.
 #[derive(Debug)]
 pub(super) struct OwnBuffer {
     buffer: BufId,
@@ -48,28 +48,28 @@ impl OwnBuffer {
         is_it
     }
 
-    /// Lets go of it, at the end.
+    /// Gives up the buffer, at the end.
     pub(super) fn let_go(self) -> BufId {
         self.buffer
     }
 }
 
-/// What a thread gives back that went on with a handshake.
+/// Result of a thread that continued a handshake.
 #[derive(Debug)]
 pub(super) struct Handshaken {
     link: Box<TlsLink>,
-    /// What the client said behind its part of the handshake.
+    /// Plaintext that the client sent behind its part of the handshake.
     plain: Vec<u8>,
     result: Result<(), TlsFailure>,
 }
 
 impl Server {
-    /// The client has asked for TLS, and was told to begin.
+    /// The client has requested TLS, and the server has agreed.
     pub(super) fn begin_tls(&mut self, reactor: &mut Reactor, index: u32) {
-        self.send(reactor, index); // the last words in plaintext
+        self.send(reactor, index); // the last reply in plaintext
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         if connection.tls.is_some() {
-            return; // the handshake is under way
+            return; // the handshake is in progress
         }
         let config = self.directory.tls(connection.endpoint).and_then(|entry| entry.current());
         let own = reactor.pool_mut().alloc_leaving(FOR_REPLIES, OWN_BYTES);
@@ -95,8 +95,8 @@ impl Server {
         }
     }
 
-    /// Has a thread go on with a handshake: its signatures take up to a millisecond, and whoever
-    /// connects must not hold up those who are at work.
+    /// Continues a handshake in a thread: its signatures take up to a millisecond, and new
+    /// connections must not delay active ones.
     fn shake_hands(&mut self, reactor: &mut Reactor, index: u32, bytes: u32) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         let Some(buffer) = connection.buffer else { return };
@@ -116,7 +116,7 @@ impl Server {
         });
     }
 
-    /// A thread has gone on with the handshake of a connection as far as it came.
+    /// A thread has continued the handshake of a connection as far as its input went.
     pub fn handshaken(&mut self, reactor: &mut Reactor, index: u32) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         match connection.handshake.take().map(|handshake| handshake.try_recv()) {
@@ -129,13 +129,13 @@ impl Server {
                 }
                 self.note_decrypted(index, result);
             }
-            // It has panicked.
+            // The thread has panicked.
             _ => connection.closing = true,
         }
         self.enqueue(index);
     }
 
-    /// So many bytes were received into the buffer of a connection.
+    /// Decrypts bytes that were received into the buffer of a connection.
     pub(super) fn decrypt(&mut self, reactor: &mut Reactor, index: u32, bytes: u32) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         if connection.tls.as_ref().is_some_and(|tls| tls.is_shaking_hands()) {
@@ -167,7 +167,7 @@ impl Server {
         self.note_decrypted(index, result);
     }
 
-    /// What came from a connection is decrypted as far as it goes.
+    /// Handles the result of decrypting the input of a connection.
     fn note_decrypted(&mut self, index: u32, result: Result<(), TlsFailure>) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         let Some(tls) = &connection.tls else { return };
@@ -178,11 +178,11 @@ impl Server {
             if let Some(certificate) = tls.client_certificate() {
                 connection.peer.certified(certificate);
             }
-            connection.session.tls_established(); // every time: it takes the first
+            connection.session.tls_established(); // every time: only the first has an effect
         }
     }
 
-    /// Encrypts and sends what a connection has to say, as far as there are buffers for it.
+    /// Encrypts and sends the output of a connection, as far as there are buffers for it.
     pub(super) fn send_encrypted(&mut self, reactor: &mut Reactor, index: u32) {
         while let Some((out, bytes)) = self.encrypt(reactor, index) {
             let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
@@ -208,7 +208,7 @@ impl Server {
         }
     }
 
-    /// Fills one buffer with what goes next; `None` if there is nothing, or no buffer.
+    /// Fills one buffer with the next output; `None` if there is nothing, or no buffer.
     fn encrypt(&mut self, reactor: &mut Reactor, index: u32) -> Option<(BufId, u32)> {
         let connection = self.connections.get_mut(index as usize)?.as_mut()?;
         let tls = connection.tls.as_mut()?;
@@ -245,7 +245,7 @@ impl Server {
         }
         connection.spans.drain(..taken.spans);
         if let Some(failure) = failure {
-            // Not a byte may be missing in the middle: nothing more goes out.
+            // No byte must be missing in the middle: nothing more is sent.
             (connection.closing, connection.gap) = (true, true);
             connection.spans.clear();
             self.refusals.note(format!("{}: {failure}", connection.peer));
@@ -269,7 +269,7 @@ impl Server {
     }
 }
 
-/// Frees the buffers of data that was taken as a whole; returns how much memory that was.
+/// Frees the buffers of data that was taken completely; returns how much memory that was.
 fn free_taken(spans: &[Span], owned: &mut VecDeque<BufId>, owned_bytes: &mut u64, pool: &mut BufPool) -> u64 {
     let mut bytes = 0;
     for span in spans {
@@ -283,8 +283,7 @@ fn free_taken(spans: &[Span], owned: &mut VecDeque<BufId>, owned_bytes: &mut u64
     bytes
 }
 
-/// A buffer to send from: a large one if there is much to send, else the connection's own, else
-/// what there is.
+/// A buffer to send from: a large one for large output, else the connection's own, else any.
 fn buffer(own: Option<&mut OwnBuffer>, pool: &mut BufPool, bytes: usize) -> Option<BufId> {
     if bytes > OWN_BYTES
         && let Some(large) = pool.alloc_leaving(FOR_REPLIES, LARGE_BYTES)
@@ -294,10 +293,10 @@ fn buffer(own: Option<&mut OwnBuffer>, pool: &mut BufPool, bytes: usize) -> Opti
     own.and_then(OwnBuffer::take).or_else(|| pool.alloc_leaving(FOR_REPLIES, OWN_BYTES))
 }
 
-/// How far the spans of a connection have been taken.
+/// How many spans of a connection have been taken.
 #[derive(Default)]
 struct Taken {
-    /// Whole ones.
+    /// Complete ones.
     spans: usize,
 }
 

@@ -1,8 +1,9 @@
-//! Exports of volumes: endpoints that are listened on, and what each exports.
+//! Exports of volumes: endpoints that the server listens on, and their exports.
 //!
-//! An endpoint is listened on as long as a volume is exported there. Several volumes may share one
-//! endpoint: the name that the client asks for tells them apart. Numbers of endpoints are never
-//! used again, so that a late completion of an accept cannot be taken for one of another endpoint.
+//! The server listens on an endpoint as long as a volume is exported there. Several volumes can
+//! share one endpoint: the export name that the client requests selects the volume. Endpoint
+//! numbers are never reused, so that a late completion of an accept is never attributed to another
+//! endpoint.
 
 use super::{Server, ServerToken};
 use crate::guard::{AccessEntry, Peer, TlsEntry};
@@ -24,11 +25,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Owner and group may connect, nobody else, unless the export says otherwise.
+/// Only owner and group may connect, unless the export specifies others.
 const SOCKET_MODE: u32 = 0o660;
-/// A server that was killed still answers on its sockets for a moment, until the kernel has ended
-/// what it had in flight: a start waits so long for that, and looks so often. Later everybody who
-/// is served would wait along, and an error is better.
+/// A killed server answers on its sockets for a moment, until the kernel has ended its operations
+/// in flight: a start waits up to this long for that, and checks at this interval. Later a wait
+/// would delay all served clients, and an error is better.
 const STALE_TIMEOUT: Duration = Duration::from_secs(2);
 const STALE_PAUSE: Duration = Duration::from_millis(10);
 const STARTING: Duration = Duration::from_secs(5);
@@ -42,7 +43,7 @@ struct Export {
     mark: String,
     /// Connections to the volume at once.
     connections_max: u32,
-    /// Who finds it; everybody if there is no list.
+    /// Clients that may see it; all if there is no list.
     access: Option<Arc<AccessEntry>>,
 }
 
@@ -52,31 +53,31 @@ impl Export {
     }
 }
 
-/// What is to be exported, and where.
+/// An export to create, and its endpoint.
 pub struct Offer<'a> {
-    /// Where.
+    /// Its endpoint.
     pub endpoint: &'a Endpoint,
-    /// Who may connect there.
+    /// Permissions of the socket's file.
     pub permissions: &'a FilePermissions,
-    /// What.
+    /// The volume.
     pub volume: VolumeId,
-    /// As clients see it.
+    /// Its properties as clients see them.
     pub info: ExportInfo,
-    /// Tells the volume from all others, also in another process: equal only if it is the same one.
+    /// Identifies the volume, also across processes: equal only if it is the same volume.
     pub mark: String,
     /// Connections to the volume at once.
     pub connections_max: u32,
     /// TLS, with these certificates.
     pub tls: Option<Arc<TlsEntry>>,
-    /// Who finds it.
+    /// Clients that may see it.
     pub access: Option<Arc<AccessEntry>>,
 }
 
-/// A socket that listens.
+/// A listening socket.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
-    /// With the port that the system chose.
+    /// With the port that the kernel chose.
     actual: Endpoint,
     /// Its file, if it is a unix socket.
     file: Option<SocketFile>,
@@ -96,7 +97,7 @@ impl Socket {
         (self.fd, self.file)
     }
 
-    /// Nobody wants it: it is as if it had never been there.
+    /// Closes a socket that is not needed, without a trace.
     pub(crate) fn undo(self, _: &MayWait, wanted: &Endpoint, store: &ListenerStore) {
         store.forget(wanted);
         if let (Endpoint::Unix(path), Some(file), false) = (&self.actual, self.file, store.is_parked()) {
@@ -105,28 +106,28 @@ impl Socket {
     }
 }
 
-/// An endpoint for which somebody must get a socket.
+/// An endpoint for which the caller must get a socket.
 #[derive(Debug)]
 pub struct ToListen {
     pub(crate) endpoint: Endpoint,
     permissions: FilePermissions,
     pub(crate) listener_store: Arc<ListenerStore>,
-    /// So long is waited for a place where somebody else listens.
+    /// How long to wait for a place where another process listens.
     timeout: Duration,
 }
 
 impl ToListen {
-    /// Whoever listens there now is about to end: so long is waited for that.
+    /// Sets how long to wait for the process that listens there now and is about to end.
     pub(crate) fn within(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The socket that was kept, or a new one. May wait for whoever resolves names of hosts, users
+    /// Returns the kept socket, or a new one. May wait for the resolution of names of hosts, users
     /// and groups.
     ///
     /// # Errors
-    /// Somebody else listens there, or it cannot be listened on, in words.
+    /// Another process listens there, or listening failed: a message.
     pub fn listen(&self, may_wait: &MayWait) -> Result<Socket, String> {
         let wanted = &self.endpoint;
         match self.listener_store.take(may_wait, wanted) {
@@ -137,8 +138,8 @@ impl ToListen {
 }
 
 impl ToListen {
-    /// Gives the file of a socket that was kept the permissions of today's configuration; false if
-    /// the file is gone.
+    /// Gives the file of a kept socket the permissions of the current configuration; false if the
+    /// file is gone.
     fn is_there(&self) -> Result<bool, String> {
         match &self.endpoint {
             Endpoint::Unix(path) => {
@@ -149,21 +150,20 @@ impl ToListen {
     }
 }
 
-/// An endpoint that is, or was, listened on.
+/// An endpoint that the server listens on, or listened on.
 #[derive(Debug)]
 struct Listening {
     asked: Endpoint,
-    /// With the port that the system chose.
+    /// With the port that the kernel chose.
     actual: Endpoint,
     listener: Option<ListenerId>,
     /// Its file, if it is a unix socket.
     file: Option<SocketFile>,
-    /// An accept is under way.
+    /// An accept is in flight.
     accepting: bool,
-    /// One thing for all exports here: before an export is chosen nothing tells which one it will
-    /// be.
+    /// The same for all exports here: the export is not known before the client has chosen it.
     tls: Option<Arc<TlsEntry>>,
-    /// One thing for all exports here, as the file of a socket has them once.
+    /// The same for all exports here: the socket's file has only one set of them.
     permissions: FilePermissions,
 }
 
@@ -178,17 +178,16 @@ pub(super) struct Directory {
     connected: Vec<u32>,
     /// Sockets that outlive this process.
     listener_store: Arc<ListenerStore>,
-    /// Socket files that nobody listens on any more.
+    /// Socket files without a listener, to be removed.
     files: Vec<(SocketFile, PathBuf)>,
 }
 
-/// What one client sees that came through one endpoint: what is not for it is not there, by no
-/// option and no error.
+/// The exports that a client at one endpoint sees: no option and no error reveals others.
 pub(super) struct Seen<'a> {
     directory: &'a Directory,
     endpoint: u32,
     peer: &'a Peer,
-    /// Why it was refused an export that is there.
+    /// Why it was refused an existing export.
     pub(super) hidden: RefCell<Option<String>>,
 }
 
@@ -237,24 +236,24 @@ impl Directory {
         &self.listener_store
     }
 
-    /// The endpoint as the configuration says it.
+    /// The endpoint as configured.
     pub(super) fn asked(&self, endpoint: u32) -> Option<&Endpoint> {
         self.endpoints.get(endpoint as usize).map(|listening| &listening.asked)
     }
 
-    /// Notes whether an accept is under way.
+    /// Notes whether an accept is in flight.
     pub(super) fn set_accepting(&mut self, endpoint: u32, accepting: bool) {
         if let Some(listening) = self.endpoints.get_mut(endpoint as usize) {
             listening.accepting = accepting;
         }
     }
 
-    /// Numbers of the endpoints that are listened on.
+    /// Numbers of the endpoints with a listener.
     pub(super) fn open_endpoints(&self) -> Vec<u32> {
         (0..self.endpoints.len() as u32).filter(|at| self.is_open(*at)).collect()
     }
 
-    /// A connection has chosen an export of this volume.
+    /// Counts a connection that has chosen an export of this volume.
     pub(super) fn came(&mut self, volume: Option<VolumeId>) {
         let Some(number) = volume.map(|volume| usize::from(volume.0)) else { return };
         if number >= self.connected.len() {
@@ -263,7 +262,7 @@ impl Directory {
         self.connected[number] += 1;
     }
 
-    /// A connection that had come is over.
+    /// Counts the end of such a connection.
     pub(super) fn went(&mut self, volume: Option<VolumeId>) {
         let number = volume.map(|volume| usize::from(volume.0));
         if let Some(connected) = number.and_then(|number| self.connected.get_mut(number)) {
@@ -271,7 +270,7 @@ impl Directory {
         }
     }
 
-    /// Gives up on accepting, where that is under way.
+    /// Cancels the accepts in flight.
     pub(super) fn cancel_accepts(&self, reactor: &mut Reactor) {
         for listening in self.endpoints.iter().filter(|listening| listening.accepting) {
             listening.listener.into_iter().for_each(|listener| reactor.cancel_accepts(listener));
@@ -286,7 +285,7 @@ impl Directory {
         self.endpoints.iter().any(|listening| listening.accepting)
     }
 
-    /// Gives all listening sockets away, with their files.
+    /// Releases all listening sockets, with their files.
     pub(super) fn release(&mut self, reactor: &mut Reactor) -> Vec<Listener> {
         let released = self.endpoints.iter_mut().filter_map(|listening| {
             let fd = reactor.release_listener(listening.listener?)?;
@@ -305,13 +304,13 @@ impl Directory {
         self.endpoints.get(endpoint as usize)?.tls.as_ref()
     }
 
-    /// Whether there is anything at an endpoint that a client with this address could ever see.
+    /// True if the endpoint has an export that a client with this address could ever see.
     pub(super) fn may_greet(&self, endpoint: u32, peer: &Peer) -> bool {
         let mut here = self.exports.iter().filter(|export| export.endpoint == endpoint);
         here.any(|export| export.access.as_ref().is_none_or(|access| access.allows_address(peer)))
     }
 
-    /// Whether a client may go on using an export that it has chosen.
+    /// True if a client may go on using its export.
     pub(super) fn still_allows(&self, endpoint: u32, name: &str, peer: &Peer) -> bool {
         self.find(endpoint, name).is_none_or(|export| export.allows(peer))
     }
@@ -324,12 +323,12 @@ impl Directory {
         self.find(endpoint, name).map(|export| export.volume)
     }
 
-    /// What tells the volume of an export from others ([`Offer::mark`]).
+    /// Identifies the volume of an export ([`Offer::mark`]).
     pub(super) fn mark(&self, endpoint: u32, name: &str) -> Option<&str> {
         self.find(endpoint, name).map(|export| export.mark.as_str())
     }
 
-    /// An export as clients see it.
+    /// The properties of an export as clients see them.
     pub(super) fn info(&self, endpoint: u32, name: &str) -> Option<ExportInfo> {
         self.find(endpoint, name).map(|export| export.info.clone())
     }
@@ -342,7 +341,7 @@ impl Directory {
         self.listener(endpoint).is_some()
     }
 
-    /// Listens no more. What somebody keeps open for the next start stays where clients find it.
+    /// Stops listening. Sockets that a store keeps open for the next start stay in place.
     pub(super) fn close(&mut self, reactor: &mut Reactor) {
         for at in 0..self.endpoints.len() {
             self.stop_listening(reactor, at, self.listener_store.keeps());
@@ -373,7 +372,7 @@ impl Directory {
         self.endpoints.iter().position(open)
     }
 
-    /// Finds the endpoint, or uses the socket that was made for it; tells whether it is new.
+    /// Finds the endpoint, or uses the socket created for it; returns whether it is new.
     fn endpoint(
         &mut self,
         reactor: &mut Reactor,
@@ -424,9 +423,9 @@ fn listen(_: &MayWait, wanted: &ToListen) -> Result<Socket, String> {
     }
 }
 
-/// Why a place cannot be listened on, in words.
+/// Why listening failed: a message.
 enum Refusal {
-    /// Somebody listens there.
+    /// Another process listens there.
     Taken(String),
     Other(String),
 }
@@ -442,7 +441,7 @@ impl From<SocketError> for Refusal {
     }
 }
 
-/// Permissions of a socket's file, with what an export does not say.
+/// Permissions of a socket's file, with defaults for those that an export leaves out.
 fn of_socket(permissions: &FilePermissions) -> SocketPermissions {
     let FilePermissions { mode, user, group } = permissions.clone();
     SocketPermissions { mode: mode.unwrap_or(SOCKET_MODE), user, group }
@@ -460,7 +459,7 @@ fn listen_once(wanted: &Endpoint, permissions: &FilePermissions) -> Result<(Owne
     }
 }
 
-/// Where a socket is that was listened on before.
+/// Actual endpoint of a socket that is already bound.
 fn bound(socket: &OwnedFd, wanted: &Endpoint) -> Result<Endpoint, String> {
     let Endpoint::Tcp { host, .. } = wanted else { return Ok(wanted.clone()) };
     let address = socket.try_clone().and_then(|socket| TcpListener::from(socket).local_addr());
@@ -478,7 +477,8 @@ impl Server {
         self.rules[index] = Some(rules);
     }
 
-    /// What somebody must do before something is exported at an endpoint; `None`: nothing.
+    /// The socket that the caller must get before an export at an endpoint; `None` if none is
+    /// missing.
     pub fn must_listen(&self, endpoint: &Endpoint, permissions: &FilePermissions) -> Option<ToListen> {
         let directory = &self.directory;
         let timeout = if directory.since.elapsed() < STARTING { STALE_TIMEOUT } else { Duration::ZERO };
@@ -490,18 +490,17 @@ impl Server {
         })
     }
 
-    /// Files of sockets that are listened on no more: they are to be removed.
+    /// Takes the files of closed listening sockets, which the caller removes.
     pub fn take_files(&mut self) -> Vec<(SocketFile, PathBuf)> {
         std::mem::take(&mut self.directory.files)
     }
 
-    /// Serves a volume as an offer says, with this socket if nobody listens there yet; returns the
-    /// URI that clients use (with the port, if the system chose it).
+    /// Serves a volume as an offer describes, with this socket if the server does not listen there
+    /// yet; returns the URI for clients (with the port, if the kernel chose it).
     ///
     /// # Errors
     /// The endpoint cannot be listened on, has other TLS settings or permissions, or another export
-    /// of this name;
-    /// nothing was changed.
+    /// of this name; nothing was changed.
     pub fn export(
         &mut self,
         reactor: &mut Reactor,
@@ -525,8 +524,8 @@ impl Server {
         Ok(ExportUri::Nbd { endpoint, name, guards, permissions }.for_clients())
     }
 
-    /// Takes a volume away: new clients do not find it, and those that are there are disconnected
-    /// once what they have asked for is answered.
+    /// Withdraws the exports of a volume: new clients do not find it, and connected ones are
+    /// disconnected once their requests are answered.
     pub(crate) fn withdraw(&mut self, reactor: &mut Reactor, volume: VolumeId) {
         self.directory.exports.retain(|export| export.volume != volume);
         if let Some(rules) = self.rules.get_mut(usize::from(volume.0)) {
@@ -547,8 +546,8 @@ impl Server {
         }
     }
 
-    /// The volume has another size now. Clients that are there see more only when they connect
-    /// again; a request beyond a smaller end is refused.
+    /// Notes the new size of a volume. Connected clients see a larger size only when they
+    /// reconnect; requests beyond a smaller end are refused.
     pub(crate) fn resize(&mut self, volume: VolumeId, size_bytes: u64) {
         self.directory.resize(volume, size_bytes);
         for connection in self.connections.iter_mut().flatten().filter(|c| c.volume == Some(volume)) {
@@ -556,7 +555,7 @@ impl Server {
         }
     }
 
-    /// The handshake is done: the connection belongs to a volume now.
+    /// The handshake is complete: the connection belongs to a volume now.
     pub(super) fn established(&mut self, reactor: &Reactor, index: u32) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         if connection.greeted_by.take().is_some() {
@@ -579,8 +578,8 @@ impl Server {
         self.directory.came(volume);
     }
 
-    /// Allow lists have changed: who is not let in any more is disconnected once what it has asked
-    /// for is answered.
+    /// Allow lists have changed: disconnects clients that are no longer allowed, once their
+    /// requests are answered.
     pub(crate) fn look_at_clients_again(&mut self) {
         for index in 0..self.connections.len() as u32 {
             let Some(Some(connection)) = self.connections.get_mut(index as usize) else { continue };
@@ -605,7 +604,7 @@ impl Server {
         }
     }
 
-    /// Who is connected to a volume, in words, and goes on using it.
+    /// Describes the clients of a volume, without those that are being disconnected.
     pub(crate) fn clients_of(&self, reactor: &Reactor, volume: VolumeId) -> Vec<String> {
         let all = self.connections.iter().flatten();
         let of = all.filter(|connection| connection.volume == Some(volume) && !connection.closing);
@@ -628,8 +627,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// A server that lets go of its socket after a while, as the kernel does for one that was
-    /// killed.
+    /// A server that releases its socket after a while, as the kernel does for a killed one.
     fn waits_for(wanted: &Endpoint, old: OwnedFd) {
         let within = |timeout| ToListen {
             endpoint: wanted.clone(),

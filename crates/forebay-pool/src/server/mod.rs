@@ -1,36 +1,35 @@
 //! NBD connections on the reactor.
 //!
-//! A connection is a protocol session, a receive buffer, and what it waits for. Life of a
-//! connection:
+//! A connection is a protocol session, a receive buffer, and the state of its waits. Its cycle:
 //!
-//! - receive into a pool buffer, step the session over what came, and start every request in it.
-//!   They share a batch of the log. Only then it receives again;
-//! - replies of one turn of the loop are gathered and sent with one system call: headers from a
-//!   reply buffer, data straight from the buffer that the device read into;
-//! - a write whose payload has not arrived yet is received straight into its own buffer.
+//! - The server receives into a pool buffer, steps the session over the received bytes, and starts
+//!   every request in them. They share a batch of the log. Only then it receives again.
+//! - Replies of one turn of the loop are collected and sent with one system call: headers from a
+//!   reply buffer, data directly from the buffer that the device read into.
+//! - A write whose payload has not arrived yet is received directly into its own buffer.
 //!
-//! Back-pressure, so that no client can take memory without bound. A connection that has
+//! Back-pressure keeps any client from taking memory without bound. A connection that has
 //! `REQUESTS_MAX` requests or `UNSENT_BYTES_MAX` of unsent replies is not read from until some have
-//! ended. When the pool has no memory left a request waits in its session. The last eighth of the
-//! memory is not for requests (`FOR_REPLIES`), because headers of replies cannot wait. The last
-//! sixteenth is for the engine alone (`FOR_ENGINE`), whose writes would fail. No connection has
-//! more than a quarter of it (`CONNECTION_PART`). Who has more than its share of it waits for those
-//! who have less. Two kinds of clients are disconnected while others wait for memory: who takes no
-//! answers (`STALLED_AFTER`), and who keeps it for a write whose payload does not come (`Pace`). So
-//! clients can slow others down for some seconds, not for ever. Payloads that are still coming have
+//! ended. When the pool has no memory left, a request waits in its session. Requests cannot take
+//! the last eighth of the memory (`FOR_REPLIES`), because reply headers cannot wait. The last
+//! sixteenth is for the engine alone (`FOR_ENGINE`), whose writes would fail. A connection has at
+//! most a quarter of the memory (`CONNECTION_PART`). Connections above their share wait for those
+//! below. While others wait for memory, two kinds of clients are disconnected: those that take no
+//! replies (`STALLED_AFTER`), and those that hold memory for a write whose payload does not arrive
+//! (`Pace`). So clients can slow others down for some seconds, not forever. Incoming payloads have
 //! a quarter of the memory for each volume, and half of it for all volumes (`ARRIVING_PART`).
 //!
-//! One buffer for a request of the longest kind is put by ([`put_memory_by`]). If the rest is in
-//! use, it goes to the one who has waited longest among those who have nothing. Volumes that have
-//! no payload coming are first. So every request finds memory.
+//! One buffer for a request of maximum length is set aside ([`put_memory_by`]). If the rest is in
+//! use, it goes to the connection that has waited longest among those that hold no memory; those of
+//! volumes without incoming payloads are first. So every request finds memory.
 //!
-//! With TLS (`encrypted`, `tls`) what is received is decrypted into the same buffer, and replies
-//! are encrypted when they are sent; the session sees no difference.
+//! With TLS (`encrypted`, `tls`) received bytes are decrypted into the same buffer, and replies are
+//! encrypted when they are sent; the session sees no difference.
 //!
-//! Files: `accept` (who comes in), `exports` (what is found where), `connection` (the state of
-//! one), `receive`, `requests`, `send` (the way of a request), `quiesce` (quiescing, and changing
-//! hands), `encrypted` and `tls`, `refusals` (what the operator is told), `tally` (what is known of
-//! all without a look at each).
+//! Files: `accept` (new connections), `exports` (endpoints and exports), `connection` (the state of
+//! a connection), `receive`, `requests`, `send` (the path of a request), `quiesce` (quiescing and
+//! handover), `encrypted` and `tls`, `refusals` (reports to the operator), `tally` (sums over all
+//! connections).
 
 use crate::handover::ListenerStore;
 use forebay_config::rules::RuleSet;
@@ -65,69 +64,68 @@ use tally::Tally;
 
 /// Bytes received at once when no payload is awaited.
 const RECV_BYTES: usize = 128 << 10;
-/// Requests of one connection under way.
+/// Requests of one connection in flight.
 const REQUESTS_MAX: u32 = 512;
-/// Bytes that are sent together.
+/// Bytes of one send.
 const SEND_BYTES_MAX: u64 = 1 << 20;
 /// Replies of one connection that have not been sent.
 const UNSENT_BYTES_MAX: u64 = 64 << 20;
-/// Bytes received at once if there is no memory for more: everybody can be heard. With TLS, a
-/// record and what is left of one.
+/// Bytes received at once if there is no memory for more, so that every client can be received
+/// from. With TLS, a record and the rest of another.
 const RECV_BYTES_SMALL: usize = 16 << 10;
 const RECV_BYTES_SMALL_TLS: usize = 64 << 10;
-/// Large receive buffers leave this part of the memory to others: clients that are only there must
-/// not take it from requests.
+/// Large receive buffers leave this part of the memory to others: idle clients must not take it
+/// from requests.
 const FOR_REQUESTS: usize = 2;
 /// Requests leave this part of the memory to others.
 const FOR_REPLIES: usize = 8;
 /// Replies leave this part of the memory to the engine.
 const FOR_ENGINE: usize = 16;
-/// Bytes of reply headers gathered in one buffer.
+/// Bytes of reply headers collected in one buffer.
 const REPLY_BYTES: usize = 4 << 10;
-/// Payloads of writes that are still coming have at most this part of the memory, those of one
-/// volume together (and one request more).
+/// Incoming payloads of the writes of one volume have at most this part of the memory (and one
+/// request more).
 const ARRIVING_PART: u64 = 4;
-/// And those of all volumes together as much as so many volumes may have (and each that had none
-/// one request more).
+/// Those of all volumes together have as much as this number of volumes may have (and one request
+/// more for each volume that had none).
 const ARRIVING_VOLUMES: u64 = 2;
-/// One connection has at most this part of the memory for its requests and their answers (and one
+/// One connection has at most this part of the memory for its requests and their replies (and one
 /// request more).
 const CONNECTION_PART: u64 = 4;
-/// Who waits so long for memory ...
+/// A connection that has waited this long for memory ...
 const WANTS_MEMORY_AFTER: Duration = Duration::from_secs(1);
-/// ... gets that of a client that has taken none of its answers for so long.
+/// ... gets that of a client that has taken no reply for this long ...
 const STALLED_AFTER: Duration = Duration::from_secs(5);
-/// ... and of which so long was seen that it takes nothing, not a part of a send either.
+/// ... and was observed for this long to take nothing, not even part of a send.
 const STALLED_SEEN: Duration = Duration::from_secs(2);
-/// Looks ([`STALLED_EVERY`]) at a payload of which nothing comes while others wait for memory,
-/// before its client is disconnected: 5 s.
+/// Looks ([`STALLED_EVERY`]) at a payload that does not grow while others wait for memory, before
+/// its client is disconnected: 5 s.
 const SILENT_LOOKS: u32 = 20;
-/// And at one that comes so slowly that it is not complete: 60 s, and 10 s more for each MiB that
-/// has come.
+/// Looks at a payload that is too slow to complete: 60 s, and 10 s more for each MiB received.
 const SLOW_LOOKS: u32 = 240;
 const SLOW_LOOKS_PER_MIB: u32 = 40;
-/// Once everything is answered, a client over TCP has so long to take it and to end the connection.
+/// A client over TCP has this long to take the last replies and to end the connection.
 const LINGER: Duration = Duration::from_secs(1);
-/// And so many bytes of a client are taken and dropped meanwhile: what it had under way, not what
-/// it goes on with.
+/// Bytes of a client that are received and dropped in that time: for requests that it had in
+/// flight, not for new ones.
 const LINGER_BYTES_MAX: u64 = 4 << 20;
-/// How often that is looked at.
+/// Interval of these looks.
 const STALLED_EVERY: Duration = Duration::from_millis(250);
-/// Time for a client to choose an export, the handshake of TLS included.
+/// Time for a client to choose an export, the TLS handshake included.
 pub(crate) const GREETING_WITHIN: Duration = Duration::from_secs(15);
 /// Connections at once that have not chosen an export yet.
 const GREETINGS_MAX: usize = 256;
-/// How often slow greetings are looked for.
+/// Interval of the search for slow greetings.
 const GREETINGS_EVERY: Duration = Duration::from_secs(1);
-/// Blocks looked at for one BLOCK_STATUS; the client asks again for the rest.
+/// Blocks that one BLOCK_STATUS examines; the client asks again for the rest.
 const STATUS_BLOCKS_MAX: u64 = 1 << 16;
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// The longest request, wherever it begins within a block.
+/// The longest request, with any offset within its first block.
 const LONGEST_BYTES: usize = forebay_core::REQUEST_BYTES_MAX as usize + BLOCK_BYTES;
-/// How long a listener rests after accepting failed.
+/// Pause of a listener after accepting failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a token of the server stands for.
+/// Meaning of a token of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServerToken {
     /// A listening socket accepts.
@@ -136,11 +134,11 @@ pub enum ServerToken {
     Receive(u32),
     /// A connection sends.
     Send(u32),
-    /// A thread goes on with the TLS handshake of a connection.
+    /// A thread continues the TLS handshake of a connection.
     Handshake(u32),
 }
 
-/// A request of a client that the engine works on.
+/// A client's request that the engine works on.
 #[derive(Debug)]
 struct Pending {
     connection: u32,
@@ -149,23 +147,23 @@ struct Pending {
     replier: Replier,
 }
 
-/// A send under way.
+/// A send in flight.
 #[derive(Debug, Default)]
 struct Sending {
     connection: u32,
     buffers: Vec<BufId>,
     bytes: u64,
-    /// Memory of requests that is free again afterwards.
+    /// Memory of requests that the end of the send frees.
     held_bytes: u64,
 }
 
-/// Puts memory by for one request of the longest kind: whoever has waited longest gets it, so
-/// nobody waits for what never comes. False if there is none.
+/// Sets memory aside for one request of maximum length, for the connection that has waited longest,
+/// so that no wait lasts forever. False if there is none.
 pub fn put_memory_by(pool: &mut BufPool) -> bool {
     pool.put_by(LONGEST_BYTES)
 }
 
-/// A write whose payload is still coming.
+/// A write whose payload is incoming.
 #[derive(Clone, Copy, Debug)]
 struct Arriving {
     request: NbdRequest,
@@ -174,25 +172,25 @@ struct Arriving {
     pace: Pace,
 }
 
-/// How a payload comes, as seen by looks that are taken while others wait for memory. Counted in
-/// looks, not by the clock: a thread that was held up blames nobody.
+/// Progress of a payload, as seen by looks that are taken while others wait for memory. Counted in
+/// looks, not by the clock: a delayed thread blames no client.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Pace {
-    /// Bytes that were there at the last look.
+    /// Bytes received at the last look.
     seen: u32,
-    /// Looks since then that found no more.
+    /// Looks since then that found no more bytes.
     silent: u32,
     looks: u32,
 }
 
 impl Pace {
-    /// So much is there now.
+    /// Notes the bytes received so far.
     fn look(&mut self, received: u32) {
         self.silent = if self.looks > 0 && received == self.seen { self.silent + 1 } else { 0 };
         (self.seen, self.looks) = (received, self.looks + 1);
     }
 
-    /// Why its client is to be disconnected, if so.
+    /// The reason to disconnect its client, if there is one.
     fn is_too_slow(&self) -> Option<&'static str> {
         if self.silent >= SILENT_LOOKS {
             Some("sends nothing more of a write that it has begun")
@@ -203,9 +201,9 @@ impl Pace {
     }
 }
 
-/// What answers the requests of clients: the engine of a pool, or what stands in for it.
+/// Answers the requests of clients: the engine of a pool, or a substitute for it.
 pub trait Volumes {
-    /// Takes a request; the owner of both hands the answer to [`Server::replied`].
+    /// Takes a request; the owner of both hands the reply to [`Server::replied`].
     fn submit(&mut self, now: u64, request: Request<'_>);
 
     /// Calls `f(blocks, cached, dirty)` for runs of equal blocks of a range, until it returns
@@ -246,63 +244,62 @@ pub struct Server {
     pending: Vec<Option<Pending>>,
     free_pending: Vec<u32>,
     sendings: Vec<Sending>,
-    /// Spans that are sent together; empty between sends.
+    /// Spans of one send; empty between sends.
     piece: Vec<Span>,
     free_sendings: Vec<u32>,
     /// Connections that have something to parse or to send.
     queue: Vec<u32>,
-    /// Those that a turn works on; empty between turns.
+    /// Connections that the current turn works on; empty between turns.
     taken: Vec<u32>,
     scratch: Vec<u8>,
-    /// Memory for decrypting, and for encrypting.
+    /// Memory for decrypting and for encrypting.
     cipher: Vec<u8>,
     plain: Vec<u8>,
     crcs: Vec<u32>,
-    /// The owner looks for holes of backing stores; what it is to look at, and who waits for that.
+    /// The owner looks for holes of backing stores; the ranges to look at, and the requests that
+    /// wait.
     looks_for_holes: bool,
     hole_looks: Vec<status::HoleLook>,
     waiting_for_holes: Vec<status::StatusWaiting>,
     tokens: fn(ServerToken) -> u64,
     closing: bool,
-    /// Connections quiesce between two requests, or are there; nothing is accepted.
+    /// Connections quiesce between two requests, or are quiesced; nothing is accepted.
     quiescing: bool,
-    /// When this turn of the loop began, for the counters of rules.
+    /// Start of this turn of the loop, for the counters of rules.
     turn_at: Instant,
-    /// Listeners on which accepting failed, and when to try again.
+    /// Listeners on which accepting failed, and the time of the next attempt.
     paused: Vec<u32>,
     /// Where the next look at blocked connections begins.
     blocked_from: usize,
     resume_at: Option<Instant>,
-    /// Connections that have not chosen an export yet, and when to look for those that take too
-    /// long.
+    /// Connections that have not chosen an export yet, and the time of the next look for slow ones.
     greeting: usize,
     greetings_at: Option<Instant>,
     connections_max: u32,
     held_bytes_max: u64,
-    /// Who has more memory than this gets none now, because others wait for some.
+    /// Connections with more memory than this get none at present, because others wait for some.
     share_bytes: u64,
-    /// Who gets the memory that is put by: of those who wait for memory and have none, who has
-    /// waited longest.
+    /// The connection that gets the memory set aside: the one that has waited longest among those
+    /// that wait for memory and hold none.
     favoured: Option<u32>,
-    /// Memory of payloads that are still coming, by volume number, and how much of it a volume may
-    /// have.
+    /// Memory of incoming payloads, by volume number, and the limit for one volume.
     arriving_bytes: Vec<u64>,
     arriving_bytes_max: u64,
-    /// When to look whether clients have gone that nothing is received from.
+    /// Time of the next check whether clients that are not received from have disconnected.
     gone_at: Option<Instant>,
-    /// Since when somebody waits for memory, and when to look whether somebody keeps it for
-    /// nothing.
+    /// Since when a connection waits for memory, and the time of the next look for connections that
+    /// hold memory without progress.
     wants_memory_since: Option<Instant>,
     stalled_at: Option<Instant>,
-    /// Connections that are being closed, and when to look whether they can be.
+    /// Connections that are being closed, and the time of the next check whether they can be.
     leaving: usize,
     leaving_at: Option<Instant>,
     refusals: Refusals,
 }
 
 impl Server {
-    /// No client yet. If the listener store is parked nothing is read or accepted before
-    /// `Server::go_on`.
+    /// Creates a server without clients. If the listener store is parked, nothing is read or
+    /// accepted before `Server::go_on`.
     pub fn new(
         tokens: fn(ServerToken) -> u64,
         listener_store: Arc<ListenerStore>,
@@ -310,7 +307,7 @@ impl Server {
         buffer_bytes: usize,
     ) -> Self {
         Self {
-            // Each has a small receive buffer at least, and half of the memory is not for those.
+            // Each has at least a small receive buffer, and half of the memory is not for those.
             connections_max: connections_max.min((buffer_bytes / FOR_REQUESTS / RECV_BYTES_SMALL) as u32),
             held_bytes_max: buffer_bytes as u64 / CONNECTION_PART,
             share_bytes: u64::MAX,
@@ -353,17 +350,17 @@ impl Server {
         }
     }
 
-    /// Connections that are there.
+    /// Open connections.
     pub(crate) fn connections(&self) -> u32 {
         self.tally.connections()
     }
 
-    /// Connections of which requests are under way.
+    /// Connections with requests in flight.
     pub(crate) fn busy_connections(&mut self) -> u32 {
         self.tally().busy()
     }
 
-    /// No new connections, no new requests. Connections end once what they have asked for is
+    /// Stops accepting connections and taking requests. Connections end once their requests are
     /// answered.
     pub fn close(&mut self, reactor: &mut Reactor) {
         self.closing = true;
@@ -383,7 +380,7 @@ impl Server {
         })
     }
 
-    /// Does what is due by the clock; returns how long the loop may sleep because of it.
+    /// Performs due timers; returns how long the loop may sleep because of them.
     pub fn timers(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         let resume = self.resume_accepting(reactor);
         let greetings = self.end_slow_greetings(reactor);
@@ -393,12 +390,12 @@ impl Server {
         resume.into_iter().chain(greetings).chain(stalled).chain(self.refusals.due(Instant::now)).min()
     }
 
-    /// Somebody was turned away elsewhere.
+    /// Notes a refusal that was decided elsewhere.
     pub(crate) fn note_refusal(&mut self, what: String) {
         self.refusals.note(what);
     }
 
-    /// What the operator is to be told now of clients that were turned away.
+    /// The refused clients to report to the operator now.
     pub fn take_refused(&mut self) -> Option<Refused> {
         self.refusals.take(Instant::now)
     }
@@ -417,8 +414,7 @@ impl Server {
 mod tests {
     use super::*;
 
-    /// Looks at a payload that comes by so many bytes between two of them; how many it takes until
-    /// that is too slow.
+    /// Number of looks until a payload that grows by `more` bytes between two of them is too slow.
     fn looks_until_too_slow(mut received: u32, more: impl Fn(u32) -> u32) -> (u32, &'static str) {
         let mut pace = Pace::default();
         for look in 1.. {
@@ -444,7 +440,7 @@ mod tests {
             assert_eq!(slow, 60 * per_s);
             assert!(why.contains("slowly"));
         }
-        // Half as fast as it must be for ever, and a little faster than that.
+        // Half the required speed, and a little more than that.
         let half = looks_until_too_slow(0, |_| (1 << 20) / 80).0;
         assert!(half.abs_diff(2 * 60 * per_s) < per_s, "{half}");
         let mut steady = Pace::default();

@@ -1,9 +1,10 @@
-//! Quiescing between two requests, and going on: in this process, or in another one.
+//! Quiescing between two requests, and resuming: in this process, or in another one.
 //!
-//! In a quiesced connection every request that was taken is answered and the answer is sent; what
-//! was received behind it lies unread. Then a connection is its socket, what was agreed on, and the
-//! unread bytes: it can change hands, and the client sees a pause. Who uses TLS cannot be passed on
-//! (its keys and record numbers are rustls's own), and is disconnected between two requests.
+//! In a quiesced connection every request taken is answered and the reply is sent; bytes received
+//! behind them are unread. Then a connection consists of its socket, the negotiated options, and
+//! the unread bytes: another process can take it over, and the client sees a pause. Clients with
+//! TLS cannot be handed over (rustls does not give out keys and record numbers), and are
+//! disconnected between two requests.
 
 use super::Server;
 use super::connection::Connection;
@@ -16,7 +17,7 @@ use forebay_io::{Reactor, Span};
 use std::time::Instant;
 
 impl Server {
-    /// From now on nothing is accepted, and no further request is taken.
+    /// Stops accepting connections and taking requests.
     pub(crate) fn quiesce(&mut self, reactor: &mut Reactor) {
         self.quiescing = true;
         self.directory.cancel_accepts(reactor);
@@ -25,13 +26,13 @@ impl Server {
         }
     }
 
-    /// Everybody is quiesced, those who are about to choose an export included.
+    /// True if all connections are quiesced, and none is still choosing an export.
     pub(crate) fn is_quiesced(&self) -> bool {
         let mut connections = self.connections.iter().flatten();
         self.quiescing && !self.directory.is_accepting() && connections.all(Connection::is_quiesced)
     }
 
-    /// Disconnects those who have not chosen an export.
+    /// Disconnects clients that have not chosen an export.
     pub(crate) fn cut_greetings(&mut self, reactor: &mut Reactor) {
         for index in 0..self.connections.len() as u32 {
             let connection = self.connections[index as usize].as_ref();
@@ -41,9 +42,9 @@ impl Server {
         }
     }
 
-    /// Disconnects those who do not quiesce because of themselves: who sends half a request, or
-    /// takes no answers. Nobody, if others wait for a device: the pool does not quiesce then. Nor
-    /// who waits for memory that others have.
+    /// Disconnects clients that do not quiesce by their own fault: those that have sent half a
+    /// request, or take no replies. Does nothing if a request waits for a device: the pool does not
+    /// quiesce then. Spares clients that wait for memory that others have.
     pub(crate) fn cut_busy(&mut self, reactor: &mut Reactor) {
         if self.connections.iter().flatten().any(|connection| connection.requests > 0) {
             return;
@@ -73,9 +74,9 @@ impl Server {
         }
     }
 
-    /// Gives away all listeners, and all connections that can go on elsewhere; the others are
-    /// closed. Every connection is quiesced. `is_owed`: clients of the volume must be told of an
-    /// error that only this process knows.
+    /// Hands over all listeners, and all connections that another process can continue; closes the
+    /// others. Every connection is quiesced. `is_owed`: clients of the volume must see an error
+    /// that only this process knows.
     pub(crate) fn hand_over(
         &mut self,
         reactor: &mut Reactor,
@@ -90,11 +91,11 @@ impl Server {
             };
             self.count(index as u32);
             self.directory.went(connection.volume);
-            // Closed is an error as well, and one that nobody overlooks.
+            // A closed connection is an error as well, and one that no client overlooks.
             let owed = connection.volume.is_some_and(&is_owed);
             let guest = if owed { None } else { self.guest_of(reactor, &mut connection) };
             connection.free_buffers(reactor);
-            reactor.close_socket(connection.socket); // does nothing to one that was given away
+            reactor.close_socket(connection.socket); // no effect if the socket was handed over
             guests.extend(guest);
         }
         Inheritance { listeners, guests }
@@ -108,7 +109,7 @@ impl Server {
         let info = connection.session.export()?;
         let (export, size_bytes) = (info.name.clone(), info.size_bytes);
         if self.directory.volume(connection.endpoint, &export) != connection.volume {
-            return None; // the name was given to another one since
+            return None; // the name was given to another volume since
         }
         let volume = self.directory.mark(connection.endpoint, &export)?.to_owned();
         let replier = connection.session.replier();
@@ -120,7 +121,7 @@ impl Server {
         Some(Guest { endpoint, export, volume, size_bytes, replier, unread, fd })
     }
 
-    /// Takes the connections to an export that somebody else has had until now.
+    /// Takes over the connections to an export that another process has had until now.
     pub(super) fn adopt_guests(&mut self, reactor: &mut Reactor, endpoint: u32, export: &str) {
         let Some(asked) = self.directory.asked(endpoint).cloned() else { return };
         for guest in self.directory.listener_store().guests(&asked, export) {
@@ -170,7 +171,7 @@ impl Server {
         Ok(())
     }
 
-    /// Puts bytes where they would lie had they just been received.
+    /// Puts bytes where they would lie if they had just been received.
     fn put_unread(reactor: &mut Reactor, connection: &mut Connection, unread: &[u8]) -> bool {
         if unread.is_empty() {
             return true;

@@ -1,7 +1,7 @@
 //! Input of a connection: received bytes become steps of the session, and steps become requests.
 //!
-//! All requests that one receive brought are started together, so that they share a batch of the
-//! log. What finds no memory stays in the session, and [`Server::wake_blocked`] tries again.
+//! All requests of one receive are started together, so that they share a batch of the log. A
+//! request that finds no memory stays in the session, and [`Server::wake_blocked`] tries again.
 
 use super::{ARRIVING_VOLUMES, Arriving, BLOCK, LINGER_BYTES_MAX, Pace, Server, Volumes};
 use forebay_export::nbd::CloseReason;
@@ -22,11 +22,11 @@ impl Server {
         connection.receiving = false;
         let cancelled = std::mem::take(&mut connection.cancelling);
         match result {
-            // Given up for quiescing: everything is still there.
+            // Cancelled for quiescing: no data was lost.
             Err(failure) if cancelled && failure.kind == IoFailureKind::Cancelled => {}
             Ok(0) | Err(_) => (connection.closing, connection.deaf) = (true, true),
             Ok(bytes) if connection.lingers_since.is_some() => {
-                // Who goes on sending without an end is not heard out.
+                // A client that sends without end is cut off.
                 connection.lingered_bytes += u64::from(bytes);
                 connection.deaf |= connection.lingered_bytes > LINGER_BYTES_MAX;
             }
@@ -45,8 +45,8 @@ impl Server {
         self.enqueue(index);
     }
 
-    /// Parses what has come and sends what is ready, for every connection that has either. Returns
-    /// true if requests were given to the engine.
+    /// Parses received bytes and sends replies, for every connection that has either. Returns true
+    /// if requests were given to the engine.
     pub fn turn(&mut self, volumes: &mut impl Volumes, reactor: &mut Reactor, now: u64) -> bool {
         if self.queue.is_empty() {
             return false;
@@ -67,10 +67,10 @@ impl Server {
         started
     }
 
-    /// Something was freed: connections that waited for memory go on.
+    /// Memory was freed: lets connections that waited for it continue.
     pub fn wake_blocked(&mut self) {
         self.divide_memory();
-        // Each time another one is the first to get what was freed.
+        // Each time another connection is the first to get the freed memory.
         self.blocked_from += 1;
         let count = self.tally().waiting().len();
         for at in 0..count {
@@ -78,10 +78,10 @@ impl Server {
         }
     }
 
-    /// Says how much memory a connection may have and still get more while others wait for some:
-    /// what it gives back would else be its own again at once, for it is the first to hear of it.
-    /// Who has nothing goes first; then who has less than most. Whoever has nothing gets what it
-    /// needs for one request, so everybody goes on.
+    /// Sets the amount of memory up to which a connection can still get more while others wait:
+    /// else it would get back at once the memory that it frees, as it is the first to notice.
+    /// Connections without memory go first; then those with less than most. Each connection without
+    /// memory gets enough for one request, so all of them progress.
     fn divide_memory(&mut self) {
         let (held_bytes, mut users) = self.tally().held();
         let (mut waits, mut waits_with_nothing, mut first) = (false, false, None);
@@ -89,12 +89,12 @@ impl Server {
             let Some(Some(connection)) = self.connections.get(index as usize) else { continue };
             let has_nothing = connection.held_bytes == 0;
             if has_nothing {
-                // Whose volume has many payloads coming waits for those who have none.
+                // Connections of volumes with many incoming payloads wait for those without.
                 let coming = self.arriving_bytes_of(connection.volume);
                 let place = (connection.crowded, coming, connection.wants_memory_since, index);
                 first = Some(first.map_or(place, |first| place.min(first)));
             }
-            // Others of its own volume have what a crowded one waits for.
+            // A crowded connection waits for memory of others of its volume.
             waits |= !connection.crowded;
             waits_with_nothing |= !connection.crowded && has_nothing;
             users += u64::from(!connection.crowded && has_nothing);
@@ -107,7 +107,7 @@ impl Server {
         };
     }
 
-    /// Steps the session over what the receive buffer holds.
+    /// Steps the session over the content of the receive buffer.
     pub(super) fn parse(
         &mut self,
         volumes: &mut impl Volumes,
@@ -201,15 +201,14 @@ impl Server {
         step
     }
 
-    /// Gives a write its buffer and the part of its payload that is there; false if there is no
-    /// memory.
+    /// Gives a write its buffer and the received part of its payload; false if there is no memory.
     pub(super) fn take_payload(&mut self, reactor: &mut Reactor, index: u32, request: NbdRequest) -> bool {
         let connection = self.connections[index as usize].as_mut().expect("it is stepped");
         let lead = (request.request.offset_bytes % BLOCK) as usize;
         let len = request.request.length_bytes as usize;
         let bytes = (lead + len).next_multiple_of(BLOCK_BYTES);
         let volume = connection.volume.expect("requests follow the handshake");
-        // What is there as a whole waits for nobody.
+        // A complete payload need not wait.
         let is_there = connection.filled - connection.used >= connection.session.payload_remaining();
         if !is_there && !self.may_arrive(index, volume, BufPool::bytes_for(bytes) as u64) {
             let now = self.turn_at;
@@ -224,7 +223,7 @@ impl Server {
         let connection = self.connections[index as usize].as_mut().expect("it is stepped");
         let mut received = 0;
         if let Some(from) = connection.buffer {
-            // The payload goes from one pool buffer to another; the session only counts.
+            // Copies the payload from one pool buffer to another; the session only counts.
             let (used, filled) = (connection.used, connection.filled);
             let there = (filled - used).min(connection.session.payload_remaining());
             let piece = |buf, offset: usize| Span { buf, offset: offset as u32, len: there as u32 };
@@ -239,13 +238,14 @@ impl Server {
         true
     }
 
-    /// Memory of payloads for a volume that are still coming.
+    /// Memory of incoming payloads of a volume.
     fn arriving_bytes_of(&self, volume: Option<VolumeId>) -> u64 {
         volume.and_then(|volume| self.arriving_bytes.get(usize::from(volume.0))).copied().unwrap_or(0)
     }
 
-    /// May one more payload come for a volume now? Who has waited longest may have one beyond what
-    /// its volume may, and if nothing comes for its volume also beyond what all volumes may.
+    /// True if a volume may have one more incoming payload. The connection that has waited longest
+    /// may have one beyond the limit of its volume, and, if nothing is incoming for its volume,
+    /// also beyond the limit of all volumes.
     fn may_arrive(&self, index: u32, volume: VolumeId, bytes: u64) -> bool {
         let coming = self.arriving_bytes_of(Some(volume));
         let first = self.favoured == Some(index);

@@ -1,21 +1,21 @@
-//! Clients that were turned away, as the operator is told of them: the newest, and how many more
-//! there were. It is told a few times a minute at most, so that nobody can fill a log.
+//! Refused clients, as reported to the operator: the newest, and the number of others. Reports are
+//! at least `EVERY` apart, so that no client can fill a log.
 
 use std::time::{Duration, Instant};
 
-/// Time between two reports.
+/// Minimum time between two reports.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// What is to be told.
+/// A report.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
-    /// Who, and why.
+    /// The client, and the reason.
     pub what: String,
-    /// How many others there were since the last report, about which nothing is told.
+    /// How many others there were since the last report, without details.
     pub(crate) others: u64,
 }
 
-/// Gathers refusals until one may be told.
+/// Collects refusals until a report is due.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     newest: Option<Refused>,
@@ -28,14 +28,14 @@ impl Refusals {
         self.newest = Some(Refused { what, others });
     }
 
-    /// Time until there is something to be told; `None` if there is nothing.
+    /// Time until a report is due; `None` if there is nothing to report.
     pub(super) fn due(&self, now: impl FnOnce() -> Instant) -> Option<Duration> {
         self.newest.as_ref()?;
         let since = self.told_at.map_or(EVERY, |at| now().saturating_duration_since(at));
         Some(EVERY.saturating_sub(since))
     }
 
-    /// What is to be told now, if anything. The clock is read only if there may be something.
+    /// Takes the report that is due now. The clock is read only if there can be one.
     pub(super) fn take(&mut self, now: impl Fn() -> Instant) -> Option<Refused> {
         if !self.due(&now)?.is_zero() {
             return None;

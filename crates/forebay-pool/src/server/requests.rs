@@ -1,4 +1,4 @@
-//! Requests of clients: how they are given to the engine, and what becomes of its answers.
+//! Requests of clients: submitting them to the engine, and handling its replies.
 
 use super::{BLOCK, FOR_REPLIES, Pending, Server, Volumes};
 use forebay_core::{Request, RequestError, RequestId, RequestKind};
@@ -71,8 +71,8 @@ impl Server {
         true
     }
 
-    /// Memory for a request of a connection: of the pool, as far as the connection may have more of
-    /// it, or what is put by if it is its turn. `None`: it waits.
+    /// Allocates memory for a request of a connection: from the pool, within the connection's
+    /// share, or the memory set aside if it is its turn. `None`: it waits.
     pub(super) fn memory_for(&mut self, reactor: &mut Reactor, index: u32, bytes: usize) -> Option<BufId> {
         let connection = self.connections[index as usize].as_mut().expect("it is stepped");
         let pool = reactor.pool_mut();
@@ -93,7 +93,7 @@ impl Server {
         buffer
     }
 
-    /// Keeps a request until it is answered; its number.
+    /// Keeps a request until it is answered; returns its number.
     pub(super) fn pend(&mut self, pending: Pending) -> u32 {
         let id = self.free_pending.pop().unwrap_or_else(|| {
             self.pending.push(None);

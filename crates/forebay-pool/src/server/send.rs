@@ -1,8 +1,8 @@
-//! Output of a connection: replies are gathered over a turn of the loop and sent together, in
+//! Output of a connection: replies are collected over a turn of the loop and sent together, in
 //! pieces of at most [`SEND_BYTES_MAX`]. Then the connection receives again, or is closed.
 //!
-//! The memory of a piece is free once it is sent. A client that takes pieces does not count as one
-//! that takes nothing, however much waits behind.
+//! The end of the send frees the memory of a piece. A client that takes pieces does not count as
+//! stalled, however much is queued behind.
 
 use super::connection::Connection;
 use super::{BLOCK, LINGER, REPLY_BYTES, SEND_BYTES_MAX, STALLED_EVERY, Sending, Server, ServerToken};
@@ -33,14 +33,14 @@ impl Server {
         self.enqueue(index);
     }
 
-    /// Sends what the replies of this turn have gathered.
+    /// Sends the collected replies of this turn.
     pub fn send_all(&mut self, reactor: &mut Reactor) {
         for index in 0..self.queue.len() {
             self.send(reactor, self.queue[index]);
         }
     }
 
-    /// Adds bytes, and data that follows them, to what a connection sends next.
+    /// Adds bytes, and data that follows them, to the next send of a connection.
     pub(super) fn queue_reply(
         &mut self,
         reactor: &mut Reactor,
@@ -49,7 +49,7 @@ impl Server {
         data: Option<Span>,
     ) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
-        // Whatever becomes of the rest: this buffer is the connection's now.
+        // In any case the connection owns this buffer now.
         if let Some(span) = data {
             connection.owned.push_back(span.buf);
             connection.owned_bytes += reactor.pool().capacity(span.buf) as u64;
@@ -64,7 +64,7 @@ impl Server {
     pub(super) fn send(&mut self, reactor: &mut Reactor, index: u32) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         if connection.handshake.is_some() {
-            return; // all that may be said now is said by it
+            return; // only the handshake may send now
         }
         if connection.tls.is_some() {
             return self.send_encrypted(reactor, index);
@@ -91,8 +91,8 @@ impl Server {
         }
     }
 
-    /// Ends connections that are being closed and whose clients keep them from it: who takes no
-    /// answers, and who does not close a connection that has ended.
+    /// Ends connections that are being closed and that their clients hold up: by taking no replies,
+    /// or by not closing a connection that has ended.
     pub(super) fn end_leaving(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         if self.leaving == 0 {
             self.leaving_at = None;
@@ -142,8 +142,8 @@ impl Server {
             }
             return;
         }
-        // A payload that has its memory comes in, however much else is under way: it would be kept
-        // for nothing.
+        // A payload that has its memory is received even if the connection is full: else it would
+        // hold the memory for nothing.
         let is_full = connection.is_full() && connection.arriving.is_none();
         let waits = is_full || connection.blocked.is_some() || connection.handshake.is_some();
         if connection.receiving || self.closing || waits {
@@ -154,7 +154,7 @@ impl Server {
             let len = connection.session.payload_remaining() as u32;
             Span { buf: arriving.buffer, offset: lead + arriving.received, len }
         } else if connection.used < connection.filled {
-            return; // A request waits for memory; what follows it is here already.
+            return; // A request waits for memory; the bytes behind it are already here.
         } else {
             let Some(span) = connection.receive_buffer(reactor.pool_mut()) else { return };
             span
@@ -164,8 +164,8 @@ impl Server {
         reactor.submit(token, Op::Recv { socket: connection.socket, span });
     }
 
-    /// Forgets a closing connection once nothing of it is under way: what was taken is answered,
-    /// and the answers are sent.
+    /// Frees a closing connection once it has nothing in flight: its requests are answered, and the
+    /// replies are sent.
     pub(super) fn try_close(&mut self, reactor: &mut Reactor, index: u32) {
         let Some(slot) = self.connections.get_mut(index as usize) else { return };
         let Some(connection) = slot else { return };
@@ -215,8 +215,8 @@ impl Server {
 }
 
 impl Connection {
-    /// Takes what is sent together from `spans[*at..]` on to `piece`, with the buffers that are not
-    /// needed afterwards. A span of which only a part fits is cut.
+    /// Takes the spans of one send from `spans[*at..]` on to `piece`, with the buffers that are not
+    /// needed afterwards. A span that fits only in part is cut.
     fn next_piece(&mut self, at: &mut usize, pool: &BufPool, sending: &mut Sending, piece: &mut Vec<Span>) {
         piece.clear();
         sending.bytes = 0;
@@ -240,7 +240,7 @@ impl Connection {
             }
         }
         if *at == self.spans.len() {
-            // What is left has no span, or many.
+            // The remaining buffers have no span, or many.
             sending.buffers.extend(self.owned.drain(..).chain(self.headers.drain(..)));
             sending.buffers.extend(self.reply.take().map(|(buffer, _)| buffer));
             sending.held_bytes += std::mem::take(&mut self.owned_bytes);

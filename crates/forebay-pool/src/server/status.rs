@@ -1,15 +1,15 @@
 //! BLOCK_STATUS: which parts of a volume are holes, and which are cached or dirty.
 //!
-//! The engine knows what is cached. What is not may be a hole of the backing store, and only its
-//! file system knows that, which may take its time. So the owner of the server is asked to have the
-//! store looked at ([`Server::take_hole_looks`]), and the answer waits for that. Where nothing can
-//! be learnt, everything is data.
+//! The engine knows the cached blocks. Other blocks can be holes of the backing store, which only
+//! its file system knows, and the query can take long. So the owner of the server looks at the
+//! store ([`Server::take_hole_looks`]), and the reply waits for that. If that fails, everything is
+//! reported as data.
 //!
 //! Invariants
-//! - Only what was not cached when the request was taken can be told as a hole. A write that is
-//!   acknowledged before the request was sent is in the cache then, or in the store when that is
-//!   looked at.
-//! - A block that is lost is dirty: it is never told as a hole.
+//! - Only blocks that were not cached when the request was taken can be reported as holes. A write
+//!   that was acknowledged before the request was sent is in the cache then, or in the store when
+//!   the owner looks at it.
+//! - A lost block is dirty: it is never reported as a hole.
 
 use super::{BLOCK, Pending, STATUS_BLOCKS_MAX, Server, Volumes};
 use forebay_core::RequestId;
@@ -19,18 +19,18 @@ use forebay_format::VolumeId;
 use forebay_io::Reactor;
 use std::ops::Range;
 
-/// Parts of a backing store in which holes are to be looked for.
+/// Parts of a backing store in which the owner looks for holes.
 #[derive(Debug)]
 pub struct HoleLook {
     /// The request that waits for it: answer with [`Server::holes_found`].
     pub request: RequestId,
-    /// Whose store.
+    /// The volume of the store.
     pub volume: VolumeId,
-    /// Bytes, in ascending order.
+    /// Byte ranges, in ascending order.
     pub parts: Vec<Range<u64>>,
 }
 
-/// A request that waits until its backing store was looked at.
+/// A request that waits for a look at its backing store.
 #[derive(Debug)]
 pub(super) struct StatusWaiting {
     request: u32,
@@ -64,17 +64,17 @@ impl Server {
         self.hole_looks.push(HoleLook { request: RequestId(id.into()), volume, parts });
     }
 
-    /// The owner looks for holes from now on.
+    /// Makes the owner look for holes from now on.
     pub fn look_for_holes(&mut self) {
         self.looks_for_holes = true;
     }
 
-    /// What is to be looked at since the last call.
+    /// Takes the looks that were added since the last call.
     pub fn take_hole_looks(&mut self) -> Vec<HoleLook> {
         std::mem::take(&mut self.hole_looks)
     }
 
-    /// The backing store was looked at; holes in ascending order, none if nothing is known.
+    /// Takes the holes of a backing store, in ascending order; none if nothing is known.
     pub fn holes_found(&mut self, reactor: &mut Reactor, id: RequestId, holes: &[Range<u64>]) {
         let waits = |waiting: &StatusWaiting| u64::from(waiting.request) == id.0;
         let Some(at) = self.waiting_for_holes.iter().position(waits) else { return };
@@ -109,7 +109,7 @@ fn what_is_cached(volumes: &impl Volumes, volume: VolumeId, request: &NbdRequest
     extents
 }
 
-/// Ranges of which nothing is cached.
+/// Ranges without cached blocks.
 fn uncached(offset: u64, extents: &[Extent]) -> Vec<Range<u64>> {
     let mut at = offset;
     let mut parts = Vec::new();
@@ -123,7 +123,7 @@ fn uncached(offset: u64, extents: &[Extent]) -> Vec<Range<u64>> {
     parts
 }
 
-/// The extents, with those divided that lie in holes in part.
+/// The extents, divided where they lie in holes only in part.
 fn with_holes(offset: u64, extents: &[Extent], holes: &[Range<u64>]) -> Vec<Extent> {
     let mut at = offset;
     let mut divided = Vec::new();

@@ -1,29 +1,28 @@
-//! What the server knows of its connections without a look at each of them: how many there are,
-//! what memory they hold, and which of them wait.
+//! Sums over the connections of the server, without a look at each: their number, the memory that
+//! they hold, and which of them wait.
 //!
-//! A turn of the loop must not cost more because a thousand clients are connected that ask for
-//! nothing. So every connection says what it adds to the sums ([`Share`]), and is counted again
-//! when that may have changed.
+//! A turn of the loop must not cost more because of a thousand idle clients. So every connection
+//! has a share in the sums ([`Share`]), and is counted again when that can have changed.
 //!
-//! Invariant: whoever changes a connection queues it, and each queued one is counted again before
-//! the tally is used ([`Server::tally`]). Builds with debug assertions compare it with a look at
-//! all connections.
+//! Invariant: each change of a connection queues it, and each queued one is counted again before
+//! the tally is used ([`Server::tally`]). Builds with debug assertions compare the tally with a
+//! count of all connections.
 
 use super::Server;
 use super::connection::Connection;
 
-/// What one connection adds.
+/// The share of one connection.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Share {
     /// Memory of its requests, in bytes.
     held_bytes: u64,
-    /// It is there, and requests of it are under way.
+    /// It exists, and has requests in flight.
     counts: bool,
     is_busy: bool,
     /// A request of it waits for memory.
     wants_memory: bool,
-    /// It goes on only when something becomes free: nothing is received from it, or something that
-    /// was received waits.
+    /// It continues only when something becomes free: nothing is received from it, or received
+    /// input waits.
     waits: bool,
 }
 
@@ -43,7 +42,7 @@ impl Share {
 /// Sums over all connections.
 #[derive(Default, PartialEq, Eq, Debug)]
 pub(super) struct Tally {
-    /// Of each connection, by number: what is counted in the sums.
+    /// The counted share of each connection, by number.
     shares: Vec<Share>,
     connections: u32,
     busy: u32,
@@ -78,7 +77,7 @@ impl Tally {
         self.connections
     }
 
-    /// Those of which requests are under way.
+    /// Number of connections with requests in flight.
     pub(super) fn busy(&self) -> u32 {
         self.busy
     }
@@ -93,13 +92,13 @@ impl Tally {
         &self.wanting
     }
 
-    /// Numbers of those that go on only when something becomes free, in order.
+    /// Numbers of those that continue only when something becomes free, in order.
     pub(super) fn waiting(&self) -> &[u32] {
         &self.waiting
     }
 }
 
-/// Puts a number into an ordered list, or takes it out.
+/// Inserts a number into an ordered list, or removes it.
 fn list(numbers: &mut Vec<u32>, number: u32, is_in: bool) {
     match (numbers.binary_search(&number), is_in) {
         (Err(at), true) => numbers.insert(at, number),
@@ -109,13 +108,13 @@ fn list(numbers: &mut Vec<u32>, number: u32, is_in: bool) {
 }
 
 impl Server {
-    /// Counts a connection as it is now, or as gone.
+    /// Counts the current state of a connection, or its absence.
     pub(super) fn count(&mut self, index: u32) {
         let connection = self.connections.get(index as usize).and_then(Option::as_ref);
         self.tally.count(index, connection.map(Share::of).unwrap_or_default());
     }
 
-    /// The sums as they are now.
+    /// The current sums.
     pub(super) fn tally(&mut self) -> &Tally {
         for at in 0..self.queue.len() {
             self.count(self.queue[at]);
@@ -124,7 +123,7 @@ impl Server {
         &self.tally
     }
 
-    /// As [`Server::tally`] should be, by a look at all connections.
+    /// As [`Server::tally`] should be, by counting all connections.
     fn tally_of_all(&self) -> Tally {
         let mut all = Tally::default();
         all.shares.resize(self.tally.shares.len(), Share::default());

@@ -1,14 +1,13 @@
-//! TLS between a socket and the session of a connection: records in, plaintext out, and the other
-//! way round, without I/O.
+//! TLS between a socket and the session of a connection: records in, plaintext out, and the
+//! reverse, without I/O.
 //!
 //! Invariants
-//! - What is kept of what came is less than one record, or a handshake message that is not
-//!   complete: at most [`LEFTOVER_BYTES_MAX`]. What is kept to be sent is what the handshake wants
-//!   said: at most [`SPEECH_BYTES_MAX`].
-//! - What the handshake (or a change of keys, or an alert) wants said goes out before anything that
-//!   is encrypted later.
-//! - After an error nothing is decrypted or encrypted any more; the alert that says why can still
-//!   be sent.
+//! - Input is kept only if it is less than one record, or an incomplete handshake message: at most
+//!   [`LEFTOVER_BYTES_MAX`]. Only protocol messages are kept for sending: at most
+//!   [`SPEECH_BYTES_MAX`].
+//! - Protocol messages (of the handshake, a change of keys, or an alert) are sent before anything
+//!   that is encrypted later.
+//! - After an error nothing is decrypted or encrypted; the alert with the reason can still be sent.
 
 use rustls::ServerConfig;
 use rustls::server::UnbufferedServerConnection;
@@ -18,23 +17,22 @@ use std::sync::Arc;
 
 /// Bytes of plaintext in one record.
 pub(super) const RECORD_BYTES: usize = 16 << 10;
-/// What a record takes besides its plaintext, generously: header, type, nonce, tag; and a change of
-/// keys before it.
+/// Space that a record takes in addition to its plaintext, generously: header, type, nonce, tag;
+/// and a change of keys before it.
 pub(super) const RECORD_OVERHEAD_BYTES: usize = 512;
-/// Most bytes kept that came and mean nothing yet: rustls takes handshake messages of at most 64
-/// KiB.
+/// Maximum of incomplete input that is kept: rustls takes handshake messages of at most 64 KiB.
 pub(super) const LEFTOVER_BYTES_MAX: usize = 96 << 10;
-/// Most bytes that wait to be said for the protocol's own sake.
+/// Maximum of protocol messages that wait to be sent.
 const SPEECH_BYTES_MAX: usize = 256 << 10;
-/// Room that is first made for a message of the handshake; more if it asks for more.
+/// Initial room for a handshake message; grows on demand.
 const MESSAGE_BYTES: usize = 4 << 10;
 
 /// Why a connection cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TlsFailure {
-    /// The client did not speak TLS as it must, or showed no certificate that counts.
+    /// The client violated the protocol, or presented no valid certificate.
     Refused(String),
-    /// It wants more kept than a connection may keep.
+    /// It needs more memory than a connection may have.
     TooMuch,
 }
 
@@ -53,16 +51,16 @@ impl From<rustls::Error> for TlsFailure {
     }
 }
 
-/// One connection.
+/// The TLS state of one connection.
 pub(super) struct TlsLink {
     connection: UnbufferedServerConnection,
-    /// The start of what is not complete yet.
+    /// Start of an incomplete record or message.
     leftover: Vec<u8>,
-    /// To be sent as it is, before anything else.
+    /// Protocol messages to send as they are, before anything else.
     speech: Vec<u8>,
     state: State,
     said_goodbye: bool,
-    /// Bytes of replies that wait to be encrypted.
+    /// Bytes of replies that wait for encryption.
     pub(super) waiting_bytes: u64,
 }
 
@@ -70,22 +68,22 @@ pub(super) struct TlsLink {
 enum State {
     Handshake,
     Established,
-    /// The client has said that nothing more will come.
+    /// The client has ended its side (close_notify).
     Ended,
     Failed,
 }
 
 impl fmt::Debug for TlsLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsLink").field("state", &self.state).finish_non_exhaustive() // secrets are in it
+        f.debug_struct("TlsLink").field("state", &self.state).finish_non_exhaustive() // it holds secrets
     }
 }
 
-/// What one turn of the protocol left to be done.
+/// Result of one turn of the protocol.
 enum Turn {
-    /// Everything that came was used as far as it goes.
+    /// All input was used as far as possible.
     Idle,
-    /// There is more in it.
+    /// More input can be processed.
     Again,
 }
 
@@ -102,7 +100,7 @@ impl TlsLink {
         })
     }
 
-    /// Bytes that came and mean nothing yet.
+    /// Bytes of incomplete input.
     pub(super) fn leftover_bytes(&self) -> usize {
         self.leftover.len()
     }
@@ -115,26 +113,25 @@ impl TlsLink {
         matches!(self.state, State::Established | State::Ended)
     }
 
-    /// Nothing more comes, by the client's own word or because of an error.
+    /// True if no more input follows, because of a close_notify or an error.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self.state, State::Ended | State::Failed)
     }
 
-    /// The client's own certificate (DER), verified, if it has shown one.
+    /// The client's own certificate (DER), verified, if it has presented one.
     pub(super) fn client_certificate(&self) -> Option<&[u8]> {
         let certificates = self.connection.peer_certificates().filter(|_| self.is_established())?;
         certificates.first().map(AsRef::as_ref)
     }
 
-    /// Begins `work`, to which what came is to be appended, with what came before and means nothing
-    /// yet.
+    /// Begins `work` with the incomplete input so far; the caller appends new input.
     pub(super) fn begin(&self, work: &mut Vec<u8>) {
         work.clear();
         work.extend_from_slice(&self.leftover);
     }
 
-    /// Takes what came, behind what [`TlsLink::begin`] put before it; hands plaintext to `sink`,
-    /// piece by piece, no more of it than there is of `work`.
+    /// Processes new input behind the start that [`TlsLink::begin`] put before it; hands plaintext
+    /// to `sink`, piece by piece, no more of it than `work` is long.
     pub(super) fn received(
         &mut self,
         work: &mut [u8],
@@ -208,15 +205,15 @@ impl TlsLink {
                 Turn::Idle
             }
             ConnectionState::BlockedHandshake | ConnectionState::Closed => Turn::Idle,
-            // Early data is never offered.
+            // The server never offers early data.
             _ => return Err(TlsFailure::Refused("an unexpected state".into())),
         };
         *used += discard;
         Ok(turn)
     }
 
-    /// Takes the alert that says what was wrong out of the library, which has it ready after an
-    /// error. It is shown the same bytes as before, as it keeps positions in them.
+    /// Takes the alert with the reason out of the library, which has it ready after an error. The
+    /// library must see the same bytes as before, as it keeps positions in them.
     fn say_alert(&mut self, rest: &mut [u8]) {
         let status = self.connection.process_tls_records(rest);
         if let Ok(ConnectionState::EncodeTlsData(mut data)) = status.state {
@@ -224,12 +221,12 @@ impl TlsLink {
         }
     }
 
-    /// There is something to send that is no reply.
+    /// True if there are protocol messages to send.
     pub(super) fn wants_to_speak(&self) -> bool {
         !self.speech.is_empty()
     }
 
-    /// Moves what the protocol wants said to the start of `out`; returns how many bytes that are.
+    /// Moves protocol messages to the start of `out`; returns their length in bytes.
     pub(super) fn speak(&mut self, out: &mut [u8]) -> usize {
         let count = self.speech.len().min(out.len());
         out[..count].copy_from_slice(&self.speech[..count]);
@@ -240,13 +237,13 @@ impl TlsLink {
         count
     }
 
-    /// Encrypts at most [`RECORD_BYTES`] into `out`, which has room for them; returns how many
-    /// bytes that are.
+    /// Encrypts at most [`RECORD_BYTES`] into `out`, which has room for them; returns the length of
+    /// the output in bytes.
     pub(super) fn encrypt(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, TlsFailure> {
         self.write(out, |traffic, out| traffic.encrypt(plain, out))
     }
 
-    /// Says that nothing more comes, once; returns how many bytes of `out` that takes.
+    /// Appends a close_notify, once; returns how many bytes of `out` that takes.
     pub(super) fn say_goodbye(&mut self, out: &mut [u8]) -> usize {
         if !self.may_say_goodbye() {
             return 0;
@@ -270,7 +267,7 @@ impl TlsLink {
         }
         let mut written = 0;
         for _ in 0..8 {
-            // What is left over is shown again, as the library keeps positions in it.
+            // The library must see the incomplete input again, as it keeps positions in it.
             let UnbufferedStatus { state, .. } = self.connection.process_tls_records(&mut self.leftover);
             match state? {
                 ConnectionState::WriteTraffic(mut traffic) => {
@@ -291,7 +288,7 @@ impl TlsLink {
 
 type Traffic<'c> = rustls::unbuffered::WriteTraffic<'c, rustls::server::ServerConnectionData>;
 
-/// Appends a message of the protocol to what is to be sent.
+/// Appends a protocol message to the data to send.
 fn encode(
     data: &mut rustls::unbuffered::EncodeTlsData<'_, rustls::server::ServerConnectionData>,
     speech: &mut Vec<u8>,

@@ -1,4 +1,4 @@
-//! The server's end against a client of the same library in memory, honest and otherwise.
+//! The server's end against a client of the same library in memory, well-behaved and otherwise.
 
 use super::*;
 use crate::guard::GuardBook;
@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 struct Wire {
     link: TlsLink,
     client: ClientConnection,
-    /// What the server has got, decrypted.
+    /// Data that the server has received, decrypted.
     plain: Vec<u8>,
     work: Vec<u8>,
 }
@@ -58,7 +58,7 @@ impl Wire {
         Self { link, client, plain: Vec::new(), work: Vec::new() }
     }
 
-    /// What the client has to send reaches the server in pieces of at most `piece` bytes.
+    /// Sends the client's output to the server in pieces of at most `piece` bytes.
     fn client_speaks(&mut self, piece: usize) -> Result<(), TlsFailure> {
         let mut bytes = Vec::new();
         while self.client.wants_write() {
@@ -76,7 +76,7 @@ impl Wire {
         result
     }
 
-    /// What the server has to say reaches the client.
+    /// Sends the server's output to the client.
     fn server_speaks(&mut self) -> Result<(), rustls::Error> {
         let mut out = [0; 100];
         while self.link.wants_to_speak() {
@@ -165,7 +165,7 @@ fn certificates_of_clients_are_asked_for_and_verified() {
         assert!(wire.link.has_ended() && wire.link.client_certificate().is_none());
         assert!(wire.link.wants_to_speak(), "the client is told why");
         assert!(wire.server_speaks().is_err());
-        // Nothing goes on after that.
+        // Everything fails after that.
         assert_eq!(wire.raw(b"anything"), Ok(()));
         assert!(wire.plain.is_empty() && wire.link.encrypt(b"x", &mut [0; 1000]).is_err());
     }
@@ -178,7 +178,7 @@ fn what_is_no_tls_ends_it_without_taking_memory() {
     let start = || Wire::new(link(&server, None, false), client(&authority, None));
     assert!(start().raw(b"IHAVEOPT\0\0\0\x07\0\0\0\0").is_err());
     assert!(start().raw(&[0; 100_000]).is_err());
-    // A handshake message that says it is long and never ends.
+    // A handshake message that claims to be long and never ends.
     let mut wire = start();
     let mut failed = false;
     for _ in 0..100 {
@@ -217,7 +217,7 @@ fn keys_may_change_and_a_client_that_asks_for_it_for_ever_takes_no_memory() {
         wire.client.refresh_traffic_keys().unwrap();
         wire.client.writer().write_all(&[round as u8]).unwrap();
         if wire.client_speaks(usize::MAX).is_err() {
-            break; // the library has had enough: fine
+            break; // the library has refused: fine
         }
         if round < 5 {
             assert_eq!(wire.plain, (0..=round as u8).collect::<Vec<u8>>());

@@ -1,19 +1,19 @@
 //! One block device (ublk) on the reactor.
 //!
-//! Life of a request: the kernel describes it, and reports its tag. The description passes the
-//! gate. The request gets a buffer of the pool, and the payload of a write is copied into it, to
-//! where the engine wants it. When the engine has answered, the data of a read is copied into the
-//! request, and the answer takes the next request of the tag.
+//! Path of a request: the kernel describes it, and reports its tag. The gate checks the
+//! description. The request gets a buffer of the pool, and the payload of a write is copied into
+//! it, to the place that the engine expects. When the engine has answered, the data of a read is
+//! copied into the request, and the answer takes the next request of the tag.
 //!
-//! Memory: a tag without a request has none. A request that finds none waits, and is looked at
-//! again in each turn. One buffer for the longest request is the device's own from before it is
-//! made until it is gone ([`reserve`]), so one request at a time is always worked on. Everything
-//! beyond that is taken as NBD connections take it, and leaves the engine its part.
+//! Memory: a tag without a request has none. A request that finds none waits, and is retried in
+//! each turn. The device owns one buffer for the longest request, from before it is created until
+//! it is gone ([`reserve`]), so one request at a time always progresses. All memory beyond that is
+//! allocated as for NBD connections, and leaves the engine its part.
 //!
-//! A device ends in one of two ways. It is stopped: then the kernel waits for the requests under
-//! way, and each command comes back without a request. Or it is *left* to another server
-//! ([`UblkServer::leave`]): requests that are not answered by then are asked of that one again, so
-//! what the engine refuses because it is being closed is not answered at all.
+//! A device ends in one of two ways. It is stopped: then the kernel waits for the requests in
+//! flight, and each command returns without a request. Or it is *left* to another server
+//! ([`UblkServer::leave`]): the kernel gives unanswered requests to that one again, so requests
+//! that the engine refuses because it is being closed are not answered at all.
 
 use forebay_core::{Request, RequestError, RequestId, Treatment};
 use forebay_export::fuse::Errno;
@@ -27,13 +27,13 @@ use crate::fuse_server::kind;
 /// Requests leave this part of the memory to others; the same as those of NBD and FUSE.
 const FOR_REPLIES: usize = 8;
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Room for the longest request, wherever it begins within a block.
+/// Room for the longest request, with any offset within its first block.
 const SPARE_BYTES: usize = PAYLOAD_BYTES_MAX as usize + BLOCK_BYTES;
 
-/// What a server asks of the kernel.
+/// Interface of a server to the kernel.
 pub trait Kernel {
     /// Answers the last request of a tag, if there was one, and takes the next;
-    /// [`UblkServer::completed`] is told when there is one.
+    /// [`UblkServer::completed`] is called when there is one.
     fn next(&mut self, token: u64, tag: u16, answer: Option<i32>);
 
     /// The description of the request of a tag.
@@ -85,19 +85,19 @@ impl Kernel for OnReactor<'_> {
     }
 }
 
-/// Who serves the requests.
+/// Serves the requests.
 pub trait Backend {
     /// A request for the volume; answer with [`UblkServer::replied`].
     fn submit(&mut self, request: Request<'_>);
 
-    /// What the rules say of a request; asked just before it is submitted.
+    /// The treatment that the rules decide for a request; called just before it is submitted.
     fn treatment(&mut self, request: &ClientRequest) -> Treatment;
 }
 
-/// What a device belongs to.
+/// The context of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct UblkOptions {
-    /// The volume that its requests are for.
+    /// The volume of its requests.
     pub volume: VolumeId,
     /// Tokens of its operations are this with the tag in the lower bits, which are zero here.
     pub token_base: u64,
@@ -109,19 +109,19 @@ pub struct UblkOptions {
     pub depth: u16,
 }
 
-/// Takes the memory that a device has of its own: `None` if there is not so much now, the engine's
-/// part left out.
+/// Allocates the memory that a device owns: `None` if there is not enough now, without the engine's
+/// part.
 pub fn reserve(pool: &mut BufPool) -> Option<BufId> {
     pool.alloc_leaving(2 * FOR_REPLIES, SPARE_BYTES)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tag {
-    /// Nobody asked for it yet, or it ended.
+    /// Not fetched yet, or ended.
     Off,
     /// A command is in the kernel.
     Waiting,
-    /// A request is there, and is not begun.
+    /// A request has arrived, and is not begun.
     Arrived,
     /// The backend works on it.
     Working { request: ClientRequest, buffer: Option<BufId> },
@@ -132,25 +132,25 @@ enum Tag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Serving,
-    /// Another server goes on.
+    /// Another server continues.
     Left,
     /// The backend is closed, and the device is being removed.
     Refusing,
 }
 
-/// One device; see the head of this file.
+/// One device; see the module documentation.
 #[derive(Debug)]
 pub struct UblkServer {
     options: UblkOptions,
     tags: Vec<Tag>,
-    /// Requests that are not begun, in the order in which they came.
+    /// Requests that are not begun, in order of arrival.
     arrived: Vec<u16>,
     arrived_before: Vec<u16>,
     /// Requests that the backend works on.
     working: usize,
     /// Commands in the kernel.
     waiting: usize,
-    /// For a request when the pool has nothing; `None` while it is used.
+    /// For a request when the pool has no memory; `None` while it is used.
     spare: Option<BufId>,
     spare_id: BufId,
     crcs: Vec<u32>,
@@ -176,20 +176,20 @@ impl UblkServer {
         }
     }
 
-    /// Asks for a request of each tag: the device can be started then.
+    /// Fetches a request of each tag: the device can be started then.
     pub fn begin(&mut self, kernel: &mut dyn Kernel) {
         for tag in 0..self.options.depth {
             self.next(kernel, tag, None);
         }
     }
 
-    /// The volume has another size.
+    /// Sets the new size of the volume.
     pub fn set_size_bytes(&mut self, size_bytes: u64) {
         self.options.size_bytes = size_bytes;
     }
 
-    /// Another server will go on: nothing more is begun. What the backend works on is answered
-    /// still, unless that is being closed.
+    /// Leaves the device to another server: nothing more is begun. Requests in the backend are
+    /// still answered, unless it is being closed.
     pub fn leave(&mut self) {
         self.mode = Mode::Left;
         for tag in self.arrived.drain(..) {
@@ -197,7 +197,7 @@ impl UblkServer {
         }
     }
 
-    /// This server goes on after all, with what was left to another one.
+    /// Continues with this server after all, including the requests left to another one.
     pub fn resume(&mut self, volume: VolumeId, size_bytes: u64) {
         (self.mode, self.options.volume, self.options.size_bytes) = (Mode::Serving, volume, size_bytes);
         for tag in 0..self.options.depth {
@@ -209,7 +209,7 @@ impl UblkServer {
         }
     }
 
-    /// No other server will go on: what was left fails, and what comes from now on.
+    /// No other server will continue: fails the requests left, and later ones.
     pub fn refuse(&mut self, kernel: &mut dyn Kernel) {
         self.mode = Mode::Refusing;
         for tag in 0..self.options.depth {
@@ -219,22 +219,22 @@ impl UblkServer {
         }
     }
 
-    /// The backend has nothing of it.
+    /// True if the backend has no request of it.
     pub fn is_quiet(&self) -> bool {
         self.working == 0 && self.arrived.is_empty()
     }
 
-    /// The device is gone: nothing of it is in the kernel or at the backend.
+    /// True if the device is gone: nothing of it is in the kernel or in the backend.
     pub fn is_over(&self) -> bool {
         self.working == 0 && self.waiting == 0 && self.arrived.is_empty() && self.mode != Mode::Left
     }
 
-    /// Why the first command came back without a request.
+    /// Why the first command returned without a request.
     pub fn ended(&self) -> Option<IoFailure> {
         self.ended
     }
 
-    /// Gives its memory back.
+    /// Frees its memory.
     ///
     /// # Panics
     /// The device is not over.
@@ -249,8 +249,8 @@ impl UblkServer {
         kernel.next(self.options.token_base | u64::from(tag), tag, answer);
     }
 
-    /// A command is back, with a request or because the device is gone; `token` is the lower half
-    /// of its token.
+    /// A command has returned, with a request or because the device is gone; `token` is the lower
+    /// half of its token.
     pub fn completed(&mut self, token: u32, result: Result<u32, IoFailure>) {
         let tag = token as u16;
         let Some(state) = self.tags.get_mut(usize::from(tag)).filter(|state| **state == Tag::Waiting) else {
@@ -270,7 +270,7 @@ impl UblkServer {
         };
     }
 
-    /// Begins requests that have come. True if the backend was given something.
+    /// Begins requests that have arrived. True if the backend was given something.
     pub fn turn(&mut self, backend: &mut dyn Backend, kernel: &mut dyn Kernel) -> bool {
         if self.arrived.is_empty() {
             return false;
@@ -361,7 +361,7 @@ impl UblkServer {
         }
     }
 
-    /// Memory for a request: the pool's, or else the device's own.
+    /// Memory for a request: from the pool, else the device's own.
     fn take(&mut self, pool: &mut BufPool, bytes: usize) -> Option<BufId> {
         pool.alloc_leaving(FOR_REPLIES, bytes).or_else(|| self.spare.take())
     }

@@ -1,5 +1,4 @@
-//! A device that is memory, and a backend that answers when it is told to: what a server does
-//! without ublk.
+//! A device in memory, and a backend that answers on demand: the server without ublk.
 
 use super::*;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +14,7 @@ struct FakeKernel {
     descriptions: Vec<[u8; DESCRIPTOR_BYTES]>,
     /// Payloads of writes before they are copied, and of reads after.
     payloads: Vec<Vec<u8>>,
-    /// Commands in the kernel, and what they answered.
+    /// Commands in the kernel, and their answers.
     commands: BTreeMap<u16, Option<i32>>,
     is_gone: bool,
 }
@@ -76,7 +75,7 @@ impl Kernel for FakeKernel {
     }
 }
 
-/// What a backend was given: number, kind, offset, length, buffer, checksums.
+/// A request to the backend: number, kind, offset, length, buffer, checksums.
 type Given = (RequestId, forebay_core::RequestKind, u64, u64, Option<forebay_core::BufId>, Vec<u32>);
 
 #[derive(Default)]
@@ -198,7 +197,7 @@ fn a_stopped_device_ends_when_everything_is_back() {
     assert_eq!(kernel.commands[&0], Some(-5), "its memory is gone");
     assert!(!server.is_over(), "a command is in the kernel");
     server.completed(0, gone());
-    server.completed(0, gone()); // nobody says so twice; nothing comes of it
+    server.completed(0, gone()); // the kernel never reports this twice; it has no effect
     assert_eq!(server.ended().map(|failure| failure.errno), Some(19));
     server.end(&mut kernel.pool);
     assert_eq!(kernel.pool.stats().used_bytes, 0);
@@ -223,14 +222,14 @@ fn what_is_left_to_another_server_is_not_answered() {
     assert!(!server.turn(&mut backend, &mut kernel), "nothing more is begun");
     assert_eq!((kernel.commands.get(&2), kernel.commands.get(&3)), (None, None));
     assert!(server.is_quiet() && !server.is_over());
-    // The same server goes on, and leaves them again.
+    // The same server continues, and leaves them again.
     server.resume(VolumeId(3), SIZE);
     assert!(server.turn(&mut backend, &mut kernel));
     let again: Vec<RequestId> = backend.0.drain(..).map(|given| given.0).collect();
     assert_eq!(again, [1, 2, 3].map(|tag| RequestId(REQUESTS | tag)), "all that was left is begun");
     server.leave();
     again.into_iter().for_each(|id| server.replied(&mut kernel, id, Err(RequestError::Shutdown)));
-    // Nobody uses the device after all.
+    // No server takes the device over after all.
     server.refuse(&mut kernel);
     assert_eq!([1, 2, 3].map(|tag| kernel.commands[&tag]), [Some(-5); 3]);
     kernel.ask(&mut server, 0, 0, (0, 8));

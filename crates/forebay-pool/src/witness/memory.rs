@@ -1,8 +1,8 @@
 //! The memory of a volume that outlives the process.
 //!
-//! A page of words under `/dev/shm`. The pool's thread counts its writes there; how the store
-//! looked lies in one of two slots, so that a kill finds the last one whole. Numbers of writes only
-//! grow, also from one process to the next one after a crash.
+//! A page of words under `/dev/shm`. The pool's thread counts its writes there; the facts about the
+//! store lie in one of two slots, so that the last ones are complete after a kill. Numbers of
+//! writes only grow, also from one process to the next one after a crash.
 
 use super::{Facts, HEADS};
 use forebay_io::SharedPage;
@@ -28,32 +28,32 @@ const AT_HEADS: usize = SharedPage::WORDS - HEADS;
 const SLOT_WORDS: usize = (AT_HEADS - AT_SLOTS) / 2;
 const SLOT_HEAD: usize = 3;
 
-/// What the memory says.
+/// Content of the memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Memory {
     pub(super) began: u64,
     pub(super) ended: u64,
-    /// When the last write began or ended.
+    /// Time when the last write began or ended.
     pub(super) last_ns: i64,
-    /// A write went through the kernel's page cache: it may reach the device later.
+    /// A write went through the kernel's page cache: it can reach the device later.
     pub(super) through_page_cache: bool,
-    /// How the store looked after so many writes.
+    /// The facts about the store, and the number of writes before.
     pub(super) facts: Facts,
     pub(super) seen_at: u64,
-    /// After so many writes its first blocks were read.
+    /// Number of writes before its first blocks were read.
     pub(super) heads_at: u64,
     /// The last write to each of them.
     pub(super) heads_written_at: [u64; HEADS],
 }
 
-/// Where the memory of a volume is. `None` if there is no folder that belongs to this user alone.
+/// Path of the memory of a volume. `None` if there is no directory that belongs to this user alone.
 pub(super) fn path(state_dir: &Path, uuid: [u8; 16]) -> Option<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let folder = PathBuf::from(format!("/dev/shm/forebay-{user}"));
     let _ = std::fs::DirBuilder::new().mode(0o700).create(&folder);
     let there = std::fs::symlink_metadata(&folder).ok()?;
     let ours = there.is_dir() && there.uid() == user && there.mode() & 0o077 == 0;
-    // Copies of one cache may be in use with different state directories.
+    // Copies of one cache can be in use with different state directories.
     let of = std::fs::canonicalize(state_dir).unwrap_or_else(|_| state_dir.into());
     let of = of.to_string_lossy().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -68,7 +68,7 @@ fn boot_words(boot_id: &str) -> [u64; 2] {
     [half(0..16), half(16..32)]
 }
 
-/// What the last process left in a page, if that was since this start of the machine.
+/// The page as the last process left it, if that was since the current boot.
 pub(super) fn read(page: &SharedPage, boot_id: &str) -> Option<Memory> {
     let word = |at: usize| page.word(at).load(Acquire);
     let boot = [word(AT_BOOT), word(AT_BOOT + 1)];
@@ -92,7 +92,7 @@ pub(super) fn read(page: &SharedPage, boot_id: &str) -> Option<Memory> {
     })
 }
 
-/// Begins to use a page: the store looks like this, and nothing of ours is under way.
+/// Begins to use a page: the store has these facts, and no write of the daemon is in flight.
 pub(super) fn begin(page: &SharedPage, boot_id: &str, run: u64, facts: &Facts) {
     let set = |at: usize, value: u64| page.word(at).store(value, Release);
     if read(page, boot_id).is_none() {
@@ -109,8 +109,8 @@ pub(super) fn begin(page: &SharedPage, boot_id: &str, run: u64, facts: &Facts) {
     set(AT_MAGIC, MAGIC);
 }
 
-/// Writes down how the store looks: after so many writes, and its first blocks after so many. False
-/// if the page is in use by another process, or has no room for it.
+/// Stores the facts about the store, with the numbers of writes before them, and before its first
+/// blocks were read. False if another process uses the page, or it has no room.
 pub(super) fn see(page: &SharedPage, run: u64, facts: &Facts, seen_at: u64, heads_at: u64) -> bool {
     let bytes = serde_json::to_vec(facts).unwrap_or_default();
     let there = page.word(AT_SLOT).load(Acquire);
@@ -137,7 +137,7 @@ pub(super) fn is_of(page: &SharedPage, run: u64) -> bool {
     page.word(AT_RUN).load(Acquire) == run
 }
 
-/// Writes that have begun and ended.
+/// Numbers of writes begun and ended.
 pub(super) fn counts(page: &SharedPage) -> (u64, u64) {
     let ended = page.word(AT_ENDED).load(Acquire);
     (page.word(AT_BEGAN).load(Acquire), ended)
@@ -148,7 +148,7 @@ pub(super) fn heads_written_since(page: &SharedPage, heads_at: u64) -> Vec<usize
     (0..HEADS).filter(|block| page.word(AT_HEADS + block).load(Acquire) > heads_at).collect()
 }
 
-/// A write begins.
+/// Counts the begin of a write.
 pub(super) fn write_begins(page: &SharedPage, blocks: std::ops::Range<u64>, cached: bool, now_ns: i64) {
     let began = page.word(AT_BEGAN).load(Relaxed);
     let heads = blocks.start.min(HEADS as u64) as usize..blocks.end.min(HEADS as u64) as usize;
@@ -162,14 +162,14 @@ pub(super) fn write_begins(page: &SharedPage, blocks: std::ops::Range<u64>, cach
     page.word(AT_BEGAN).store(began + 1, Release);
 }
 
-/// A write has ended, well or not.
+/// Counts the end of a write, successful or not.
 pub(super) fn write_ended(page: &SharedPage, now_ns: i64) {
     note_time(page, now_ns);
     let ended = page.word(AT_ENDED).load(Relaxed);
     page.word(AT_ENDED).store(ended + 1, Release);
 }
 
-/// A clock that is set back must not make our own writes look like those of others.
+/// A clock that is set back must not make the daemon's own writes look like those of others.
 fn note_time(page: &SharedPage, now_ns: i64) {
     let last = page.word(AT_LAST).load(Relaxed) as i64;
     page.word(AT_LAST).store(last.max(now_ns) as u64, Release);

@@ -1,5 +1,5 @@
-//! Keeps what is known of a store: the pool's side, which only counts, and the thread that looks
-//! and writes.
+//! Keeps the evidence about a store: the pool's side, which only counts, and the thread that looks
+//! at the store and writes the record.
 
 use super::{Clock, Facts, Record, judge, memory};
 use crate::error::RunError;
@@ -14,22 +14,22 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// The store is looked at when nothing was written for so long.
+/// The store is looked at after this time without a write.
 const QUIET: Duration = Duration::from_millis(100);
-/// The record is written, and first blocks are read again, at most so often; unless a first block
-/// is written that it still calls known.
+/// Minimum interval at which the record is written, and first blocks are read again; except when a
+/// first block is written that the record still lists as known.
 const RECORD_PAUSE: Duration = Duration::from_secs(10);
 
 const RUNS: u8 = 0;
 const ENDS: u8 = 1;
 const FORGETS: u8 = 2;
 
-/// What was found out about a store before it is attached, and what is needed to go on from there.
+/// Evidence about a store before it is attached, and the state needed to continue from there.
 #[derive(Debug)]
 pub struct Prepared {
-    /// What speaks for a change by somebody else.
+    /// The suspicion of a change by others.
     pub(crate) suspicion: Suspicion,
-    /// Why, in words; empty if nothing does.
+    /// Its reason, as a message; empty if there is none.
     pub(crate) why: String,
     /// Identity of the volume.
     pub(crate) uuid: [u8; 16],
@@ -45,7 +45,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Looks at the store of the volume with this identity, and at what was known of it. May hang
+    /// Looks at the store of the volume with this identity, and at the earlier evidence. Can hang
     /// as long as the store does.
     ///
     /// # Errors
@@ -81,8 +81,8 @@ impl Prepared {
         })
     }
 
-    /// The volume is attached, and nothing has been written to its store yet: from now on it is
-    /// kept in mind what is. Called on the pool's thread; does not wait for anything.
+    /// Starts the evidence of an attached volume, before the first write to its store. Called on
+    /// the pool's thread; never waits.
     pub(crate) fn begin(self, volume: &str) -> Watch {
         memory::begin(&self.page, &self.clock.boot_id, self.run, &self.facts);
         let shared = Arc::new(Shared {
@@ -104,7 +104,7 @@ impl Prepared {
             facts: self.facts,
             recorded: None,
         };
-        // Without it the judgement after a crash is less sharp, and clean blocks are dropped then.
+        // Without it the judgement after a crash is less exact, and clean blocks are dropped then.
         let thread = MayWait::spawn("store", move |may_wait| recorder.run(may_wait));
         Watch {
             shared,
@@ -120,11 +120,11 @@ struct Shared {
     state: AtomicU8,
     /// The recorder sleeps until it is woken.
     idles: AtomicBool,
-    /// The record could not be written when that was due.
+    /// The record could not be written when last due.
     behind: AtomicBool,
 }
 
-/// The pool's side: counts its writes to a store. Dropped when the volume is let go.
+/// The pool's side: counts its writes to a store. Dropped when the volume is detached.
 #[derive(Debug)]
 pub(crate) struct Watch {
     shared: Arc<Shared>,
@@ -133,7 +133,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Something that changes these bytes of the store is about to begin.
+    /// An operation that changes these bytes of the store is about to begin.
     pub(crate) fn begins(&self, offset: u64, len: u64) {
         let block = BLOCK_BYTES as u64;
         let blocks = offset / block..offset.saturating_add(len).div_ceil(block);
@@ -141,23 +141,23 @@ impl Watch {
         let cached = !self.direct_bytes.is_some_and(direct);
         memory::write_begins(&self.shared.page, blocks, cached, forebay_io::shared::unix_ns());
         fence(Ordering::SeqCst);
-        // A recorder that does not rest looks by itself soon.
+        // A recorder that is not idle looks by itself soon.
         if self.shared.idles.load(Ordering::SeqCst) {
             self.wake();
         }
     }
 
-    /// It has ended, well or not.
+    /// The operation has ended, successfully or not.
     pub(crate) fn ended(&self) {
         memory::write_ended(&self.shared.page, forebay_io::shared::unix_ns());
     }
 
-    /// The record could not be written when that was due last.
+    /// True if the record could not be written when last due.
     pub(crate) fn is_behind(&self) -> bool {
         self.shared.behind.load(Ordering::Relaxed)
     }
 
-    /// The cache has forgotten the volume: so is what was known of its store.
+    /// Removes the evidence, because the cache has forgotten the volume.
     pub(crate) fn forget(self) {
         self.shared.state.store(FORGETS, Ordering::Release);
     }
@@ -186,17 +186,17 @@ struct Recorder {
     boot_id: String,
     run: u64,
     facts: Facts,
-    /// After so many writes the store was seen, and its first blocks were read.
+    /// Numbers of writes when the store was seen, and when its first blocks were read.
     seen_at: u64,
     heads_at: u64,
-    /// The record that is there, and when it was written.
+    /// The last record, and when it was written.
     recorded: Option<(Record, Instant)>,
 }
 
 impl Recorder {
     fn run(mut self, may_wait: &MayWait) {
-        // What an earlier daemon wrote may not be durable yet, and the record must not speak of
-        // bytes that a loss of power takes back.
+        // Writes of an earlier daemon are possibly not durable yet, and the record must not include
+        // bytes that a loss of power reverts.
         let _ = self.open().map(|device| device.flush());
         let mut last = None;
         let mut not_before = Instant::now();
@@ -207,7 +207,7 @@ impl Recorder {
             if Instant::now() >= not_before {
                 let looked = !quiet || self.is_seen(counts.0) || self.look(counts.0);
                 if !looked || !self.record(may_wait) {
-                    not_before = Instant::now() + RECORD_PAUSE; // a store or a state directory in trouble is not asked all the time
+                    not_before = Instant::now() + RECORD_PAUSE; // a store or a state directory that fails is retried after a pause
                 }
             }
             match self.is_seen(counts.0) && self.is_recorded() {
@@ -222,7 +222,7 @@ impl Recorder {
         }
     }
 
-    /// Sleeps until something is written.
+    /// Sleeps until the next write.
     fn idle(&self, began: u64) {
         self.shared.idles.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -247,19 +247,18 @@ impl Recorder {
         self.recorded.as_ref().is_some_and(|(_, at)| at.elapsed() < RECORD_PAUSE)
     }
 
-    /// Everything is known of the store as it is after so many writes, or will be looked at later.
+    /// True if the store was looked at after the last write, except for parts that are due later.
     fn is_seen(&self, began: u64) -> bool {
         began == self.seen_at && (self.heads_written().is_empty() || self.record_is_fresh())
     }
 
-    /// Nothing is left to be done until something is written.
+    /// True if nothing is left to do until the next write.
     fn is_recorded(&self) -> bool {
         let same = |there: &Record| there.facts == self.facts && there.written_heads.is_empty();
         self.recorded.as_ref().is_some_and(|(there, _)| same(there)) && self.heads_written().is_empty()
     }
 
-    /// Nothing is written just now: how does the store look? `began` writes were made. False if it
-    /// cannot be looked at.
+    /// Looks at the store while no write is in flight, after `began` writes. False if that fails.
     fn look(&mut self, began: u64) -> bool {
         let Some(device) = self.open() else { return false };
         let Ok(facts) = Facts::of(&device) else { return false };
@@ -269,9 +268,9 @@ impl Recorder {
             let Ok(read) = read else { return false };
             heads = (read, began);
         }
-        // Where somebody has put another file, what is known is of the one that is in use. A disk
-        // that was unplugged and is back is another device: nothing of it is known until it is
-        // taken.
+        // If the path leads to another file now, the evidence belongs to the one in use. A disk
+        // that was unplugged and plugged in again is another device: there is no evidence about it
+        // until it is taken.
         let other = (&facts.unique, facts.generation) != (&self.facts.unique, self.facts.generation);
         let facts = Facts { heads: heads.0, ..facts };
         let still = memory::counts(&self.shared.page).0 == began;
@@ -281,7 +280,7 @@ impl Recorder {
         !other
     }
 
-    /// Brings the record up to date if that is due; false if it cannot be written.
+    /// Updates the record if due; false if it cannot be written.
     fn record(&mut self, may_wait: &MayWait) -> bool {
         let record = Record {
             version: super::VERSION,
@@ -298,7 +297,7 @@ impl Recorder {
             {
                 false
             }
-            // A first block that it still calls known is written.
+            // A first block was written that the record still lists as known.
             Some((there, _)) => {
                 !self.record_is_fresh()
                     || record.written_heads.iter().any(|block| !there.written_heads.contains(block))

@@ -2,7 +2,7 @@ use super::*;
 use forebay_io::SharedPage;
 
 const S: i64 = 1_000_000_000;
-/// The machine was started at 1,000 s; it is 2,000 s now; the last write ended at 1,500 s.
+/// The machine was booted at 1,000 s; it is 2,000 s now; the last write ended at 1,500 s.
 const LAST: i64 = 1_500 * S;
 
 fn clock() -> Clock {
@@ -25,7 +25,7 @@ fn disk() -> Facts {
     Facts { generation: Some(5), written_sectors: Some(100), ..block }
 }
 
-/// Seen when nothing was under way, and nothing was written since.
+/// Seen when no write was in flight, with no write since.
 fn settled(facts: Facts) -> Memory {
     Memory { began: 9, ended: 9, last_ns: LAST, facts, seen_at: 9, heads_at: 9, ..Memory::default() }
 }
@@ -127,7 +127,7 @@ fn after_a_loss_of_power_what_is_younger_than_the_machine_was_written_by_others(
     let record = record(then.clone(), "an earlier one");
     let judged = |now: &Facts, clock: &Clock| judge(now, None, Some(&record), clock).0;
     assert_eq!(judged(&then, &clock()), Suspicion::None);
-    // Our own writes after the record.
+    // The daemon's own writes after the record.
     assert_eq!(judged(&at(&then, 905 * S), &clock()), Suspicion::None);
     assert_eq!(judged(&at(&then, 1_001 * S), &clock()), Suspicion::Changed);
     let unset = Clock { now_ns: 100 * S, boot_ns: 90 * S, ..clock() };
@@ -160,7 +160,7 @@ fn without_the_memory_of_this_start_only_equal_times_are_good() {
 #[test]
 fn a_hidden_boot_id_matches_none_and_the_time_of_the_record_decides() {
     let hidden = Clock { boot_id: String::new(), ..clock() };
-    // Counters begin at 0 with each boot: an idle disk has the same ones again.
+    // Counters begin at 0 with each boot: an idle disk has the same values again.
     let idle = Facts { written_sectors: Some(0), ..disk() };
     let again = Facts { generation: Some(1), ..idle.clone() };
     for (then, now) in [("", &hidden), ("", &clock()), ("0123", &hidden)] {
@@ -203,7 +203,7 @@ fn the_memory_says_what_was_counted() {
     assert_eq!((now.heads_written_at[1], now.heads_written_at[2], now.heads_written_at[31]), (0, 1, 1));
     assert_eq!(memory::heads_written_since(&page, 0).len(), 30);
 
-    // The daemon died; the next one goes on with the same page.
+    // The daemon died; the next one continues with the same page.
     memory::begin(&page, boot, 2, &disk());
     let next = memory::read(&page, boot).expect("it is there");
     assert_eq!((next.began, next.ended, next.seen_at, next.heads_at), (2, 2, 2, 2));

@@ -19,17 +19,17 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
-/// A server process and its private folder; dropping it unmounts whatever is left.
+/// A server process and its private directory; dropping it removes remaining mounts.
 struct Served {
     child: Child,
     lines: BufReader<ChildStdout>,
     path: PathBuf,
     targets: Vec<PathBuf>,
-    /// Requests have to come over the ring.
+    /// Requests have to arrive over the ring.
     over_ring: bool,
 }
 
-/// Can this machine do it at all?
+/// True if this machine supports the tests.
 fn fuse_is_there() -> bool {
     let opened = OpenOptions::new().read(true).write(true).open("/dev/fuse");
     if let Err(error) = &opened {
@@ -46,7 +46,7 @@ fn has(tool: &str) -> bool {
     found.status.success()
 }
 
-/// The server, which `cargo test` builds beside this program.
+/// The server, which `cargo test` builds next to this program.
 fn server_program() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let program = tests.ancestors().nth(2).unwrap().join("examples/fuse-memory");
@@ -87,7 +87,7 @@ impl Served {
         }
     }
 
-    /// Unmounts in good order; returns the most requests under way, and the flushes.
+    /// Unmounts in an orderly way; returns the maximum of requests in flight, and the flushes.
     fn stop(mut self) -> (u64, u64) {
         drop(self.child.stdin.take());
         let line = self.line(&["busiest"]);
@@ -136,7 +136,7 @@ fn fio(path: &Path, arguments: &str) -> String {
 
 type Settings = Vec<(&'static str, &'static str)>;
 
-/// The ways to serve that this machine has: an engine of the reactor, through `/dev/fuse` or over
+/// The transports that this machine supports: an engine of the reactor, through `/dev/fuse` or over
 /// the ring.
 fn ways() -> Vec<(Settings, Option<ring::Switch>)> {
     let mut ways = vec![(vec![(names::ENGINE, "uring")], None), (vec![(names::ENGINE, "psync")], None)];
@@ -162,7 +162,7 @@ fn a_volume_is_a_file_that_holds_what_was_written() {
             ok(&format!("dd if={input} of={disk} bs={block} oflag=direct conv=notrunc,fsync count=8"));
             ok(&format!("dd if={disk} iflag=direct,fullblock bs={block} count=8 | cmp -n 4096 - {input}"));
         }
-        // O_TRUNC does nothing, and transfers of any length and position are right.
+        // O_TRUNC has no effect, and transfers of any length and position are right.
         ok(&format!("cat {input} > {disk}; cmp -n 16777216 {disk} {input}"));
         ok(&format!("dd if={input} of={disk} bs=1000 seek=7 count=13 conv=notrunc,fsync"));
         ok(&format!("dd if={disk} bs=1000 skip=7 count=13 | cmp -n 13000 - {input}"));
@@ -210,7 +210,7 @@ fn fio_reads_back_what_it_wrote_at_depth_32() {
     }
     let mut ways = ways();
     ways.push((vec![(names::ENGINE, "uring"), (names::POOL, "41943040")], None));
-    // So little memory gives the shortest payloads, and few entries.
+    // So little memory permits only the shortest payloads, and few entries.
     ways.extend(
         ring::Switch::on()
             .map(|switch| (vec![(names::RING, "1048576"), (names::POOL, "41943040")], Some(switch))),
@@ -257,7 +257,7 @@ fn holes_and_zeroes_read_as_zeroes() {
     }
 }
 
-/// A loop device that goes away.
+/// A loop device that is removed on drop.
 struct Loop(String);
 
 impl Drop for Loop {
@@ -347,7 +347,7 @@ fn a_killed_server_is_replaced_by_the_next() {
             let mut killed = volume(&path, MIB, &slow);
             let (_other, said) = start(&path, &[(names::SIZE, "1048576")]);
             assert!(said.contains("running forebay"), "{said}");
-            // A reader that waits when the server dies gets an error, and does not wait for ever.
+            // A reader that waits when the server dies gets an error, and does not wait forever.
             let mut reader = Command::new("dd");
             reader
                 .args(["of=/dev/null", "count=1"])
@@ -360,7 +360,7 @@ fn a_killed_server_is_replaced_by_the_next() {
             assert!(!reader.wait().unwrap().success());
             let error = File::open(&path).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NotConnected, "{error}");
-            killed.targets.clear(); // the next one has to clear it away
+            killed.targets.clear(); // the next server has to clean up
             drop(killed);
             let served = volume(&path, 2 * MIB, &settings);
             assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 * MIB);
@@ -385,8 +385,8 @@ fn unmounted_from_outside_the_server_ends() {
     }
 }
 
-/// Requests of 20 ms each: however slow the machine is, those of before are still under way when
-/// the last of 32 arrives. How many there were at once is counted by the server.
+/// Requests of 20 ms each: however slow the machine is, the earlier ones are still in flight when
+/// the last of 32 arrives. The server counts how many there were at once.
 #[test]
 fn thirty_two_slow_reads_run_at_once() {
     if !fuse_is_there() || !has("fio") {

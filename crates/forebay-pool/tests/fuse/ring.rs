@@ -1,4 +1,4 @@
-//! The kernel's switch for FUSE over io_uring, and what only the ring does.
+//! The kernel's switch for FUSE over io_uring, and tests that only apply to the ring.
 
 use super::{MIB, Served, fuse_is_there, names, ok, start, volume};
 use std::fs::File;
@@ -10,15 +10,16 @@ const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 /// Where systemd mounts `fusectl`, without which there is no ring.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// How many want it on, what was there before the first, and the right to say so: other tests of
-/// this machine have to wait.
+/// How many users need it on, its value before the first, and the lock on it: other tests on this
+/// machine have to wait.
 static WANTED: Mutex<(usize, String, Option<File>)> = Mutex::new((0, String::new(), None));
 
-/// The switch is on until the last of these is dropped; then it is as it was found.
+/// The switch is on until the last of these is dropped; then its original value is restored.
 pub(super) struct Switch(());
 
 impl Switch {
-    /// `None`, with a line that says why, where the kernel has no ring or this user no right.
+    /// `None`, with a line that gives the reason, where the kernel has no ring or this user no
+    /// permission.
     pub(super) fn on() -> Option<Self> {
         let mut wanted = WANTED.lock().unwrap_or_else(PoisonError::into_inner);
         if wanted.0 == 0 {
@@ -39,7 +40,7 @@ impl Switch {
     }
 }
 
-/// `fusectl` is mounted afterwards, and stays so.
+/// Mounts `fusectl`, which stays mounted.
 fn mount_connections() -> std::io::Result<()> {
     let is_mounted = std::fs::read_to_string("/proc/self/mounts")?.contains(CONNECTIONS);
     let done = is_mounted || {
@@ -60,7 +61,7 @@ impl Drop for Switch {
     }
 }
 
-/// The word of a server that unmounts now.
+/// The last line of a server that unmounts now.
 fn last_words(mut served: Served) -> String {
     drop(served.child.stdin.take());
     let line = served.line(&["busiest"]);
@@ -98,8 +99,8 @@ fn waiting(file: &File) -> Option<u64> {
     count.trim().parse().ok()
 }
 
-/// With a file still open, only the end of the connection ends the kernel's commands. What is under
-/// way then is answered; what comes later does not keep the server.
+/// With a file still open, only the end of the connection ends the kernel's commands. Requests in
+/// flight then are answered; later ones do not keep the server.
 #[test]
 fn an_open_file_does_not_keep_a_server_from_its_end() {
     let Some(_switch) = Switch::on().filter(|_| fuse_is_there()) else { return };
@@ -107,7 +108,7 @@ fn an_open_file_does_not_keep_a_server_from_its_end() {
     let path = dir.path().join("mnt/disk");
     let served = volume(&path, MIB, &[(names::RING, "67108864"), (names::DELAY_US, "300000")]);
     let file = File::options().read(true).write(true).open(&path).unwrap();
-    // One after the other, for as long as anybody answers, and never all at once.
+    // One after the other, as long as the server answers, and never all at once.
     let read = |number: u64| {
         let reads = file.try_clone().unwrap();
         std::thread::spawn(move || {
@@ -124,7 +125,7 @@ fn an_open_file_does_not_keep_a_server_from_its_end() {
     while waiting(&file) != Some(6) {
         assert!(!writer.is_finished(), "nobody saw it wait");
     }
-    // What is answered now was asked for after the write, which the server has by then.
+    // Once this is answered, the server has the earlier write.
     drop(File::open(&path).unwrap());
     served.stop();
     assert_eq!(writer.join().unwrap().unwrap(), 4096);

@@ -1,44 +1,43 @@
-//! The rate controller: how fast dirty data is written back, decided in one place.
+//! The rate controller: decides the speed and concurrency of destage.
 //!
-//! Whenever something happens, a [`DestagePlan`] is made for each volume that has dirty blocks
-//! waiting: a rate in blocks per second (or none: as fast as the backing store goes), operations in
-//! flight, blocks per operation, and the reason. A token bucket ([`crate::base::bucket`]) spends
-//! the rate evenly. In order of precedence:
+//! At each event the controller makes a [`DestagePlan`] for each volume with waiting dirty blocks:
+//! a rate in blocks per second (or none: as fast as the backing store goes), operations in flight,
+//! blocks per operation, and the reason. A token bucket ([`crate::base::bucket`]) spends the rate
+//! evenly. In order of precedence:
 //!
-//! 1. **The operator's limits** (`max_destage_iops`, `max_destage_bytes_per_s`) hold always, also
-//!    in a drain and when writers wait: two more buckets. A limit counts from when it is set: what
-//!    was written before is not owed.
-//! 2. **A failing backing store** is left alone, twice as long after each failure (0.1 s to 10 s),
-//!    then tried with one operation; the first success ends it.
-//! 3. **Pressure**, as fast as it goes: a full drain, a volume that leaves when it is drained,
-//!    writers that wait (for room, or for their flush epoch), reclaim that found nothing to free,
-//!    volume or pool above its soft limit (see `throttle`), data about to be older than
-//!    `flush_period`.
+//! 1. **The operator's limits** (`max_destage_iops`, `max_destage_bytes_per_s`) always apply, also
+//!    in a drain and when writers wait: two more buckets. A limit applies from when it is set:
+//!    earlier writes are not charged.
+//! 2. **A failing backing store**: destage pauses, twice as long after each failure (0.1 s to 10
+//!    s), then retries with one operation; the first success ends the backoff.
+//! 3. **Pressure**, at full speed: a full drain, a volume that detaches once drained, waiting
+//!    writers (for space, or for their flush epoch), reclaim that found nothing to free, volume or
+//!    pool above its soft limit (see `throttle`), data about to exceed `flush_period`.
 //! 4. **Age**: `rate = D / (P' - a)`, with `D` blocks waiting, `a` the age of the oldest and `P' =
-//!    15/16 flush_period` (the rest is for what is under way). Whatever the order of destage, all
-//!    that is dirty now is written before the oldest is due. Under a steady load of `w` blocks a
+//!    15/16 flush_period` (the rest is for operations in flight). With any destage order, all
+//!    blocks dirty now are written before the oldest is due. Under a steady load of `w` blocks per
 //!    second it settles where `rate = w`: swept by address, `D = w a / 2`, so at `a = 2/3 P'`;
-//!    oldest first, `D = w a`, so at `a = P' / 2`. It has no thresholds, so there is nothing that
-//!    could switch on and off: the backing store sees an even, submaximal rate. (Time-based
-//!    flushing as in vCache.)
+//!    oldest first, `D = w a`, so at `a = P' / 2`. It has no thresholds and so does not oscillate:
+//!    the backing store sees an even, submaximal rate. (Time-based flushing as in vCache.)
 //! 5. **Level**: above `dirty_low_pct`, `rate = 2 f w + (L - low) / 60 s`, with `L` dirty blocks,
-//!    `w` the measured rate at which blocks become dirty (low pass, 4 s) and `f` the way of `L`
-//!    from low to soft limit. It settles half-way, where `rate = w`; if nothing comes in the second
-//!    term goes on gently down to the low limit.
-//! 6. **Idle** (no request for `idle_delay`), and **background drain**: everything, with half or
-//!    all of the operations.
+//!    `w` the measured rate at which blocks become dirty (low pass, 4 s) and `f` the position of
+//!    `L` between low and soft limit, as a fraction. It settles half-way, where `rate = w`; without
+//!    new dirty blocks the second term drains slowly to the low limit.
+//! 6. **Idle** (no request for `idle_delay`), and **background drain**: no rate limit, with half or
+//!    all of the operations in flight.
 //!
-//! What 5 and 6 ask for **yields to the foreground**: while clients' operations wait for the
-//! backing store, destage has one operation of at most 1 MiB in flight, at a rate that is found by
-//! feedback: 1/8 more each half second while the 95th percentile of their latency is below
-//! `latency_target`, a quarter less while it is above (additive-increase/multiplicative- decrease
-//! in its multiplicative form). The floor is a twentieth of the time of the backing store, or one
-//! operation for fifty of the clients' if that is more, so a drain ends: few enough that a 95th
-//! percentile does not see them. From half-way between low and soft limit on the floor rises, up to
-//! nearly all, for what comes in must go out before writers have to wait. The percentile is
-//! estimated with one number: up by 0.95 s after a sample above it, down by 0.05 s after one below,
-//! where s is 1/16 of it (stochastic approximation, Robbins and Monro 1951; as in "Frugal
-//! streaming", Ma, Muthukrishnan and Sandler 2013). Pressure and age do not yield.
+//! The rates of 5 and 6 **yield to the foreground**: while clients' operations wait for the backing
+//! store, destage has one operation of at most 1 MiB in flight (more as the floor rises, see
+//! below), at a rate that a feedback loop finds: 1/8 more each half second while the 95th
+//! percentile of the clients' latency is below `latency_target`, a quarter less while it is above
+//! (additive-increase/multiplicative-decrease in its multiplicative form). The floor is a twentieth
+//! of the time of the backing store, or one operation for fifty of the clients' if that is more, so
+//! that a drain ends: few enough that they do not show in a 95th percentile. From half-way between
+//! low and soft limit on the floor rises, up to nearly all of the time, so that destage keeps up
+//! with new dirty blocks before writers have to wait. The percentile estimate is one number: it
+//! rises by 0.95 s after a sample above it and falls by 0.05 s after one below, where s is 1/16 of
+//! it (stochastic approximation, Robbins and Monro 1951; as in "Frugal streaming", Ma,
+//! Muthukrishnan and Sandler 2013). Pressure and age do not yield.
 
 mod plan;
 
@@ -49,43 +48,43 @@ use crate::base::bucket::{Bucket, Meter};
 use crate::context::levels::{Level, Levels};
 use crate::context::sectors::BLOCK;
 
-/// Most blocks in one destage operation (1 MiB).
+/// Maximum blocks in one destage operation (1 MiB).
 pub(crate) const EXTENT_BLOCKS_MAX: u32 = 256;
 /// The same while clients wait for the backing store.
 const EXTENT_BLOCKS_YIELDING: u32 = 256;
-/// An operation is not made smaller than this for evenness: the seek costs more than the transfer.
+/// Pacing makes no operation smaller than this: the seek costs more than the transfer.
 const EXTENT_BLOCKS_EVEN: u64 = 16;
 /// Shortest `flush_period`: ages are known to about a quarter of a second.
 const PERIOD_MIN_NS: Nanos = 1_000_000_000;
-/// What is above the low limit is gone after about this time if nothing comes in.
+/// Time constant in which the dirty blocks above the low limit drain without new ones.
 const LEVEL_NS: u64 = 60_000_000_000;
-/// Clients are taken to use the backing store this long after one of their operations ended.
+/// Clients count as using the backing store for this long after one of their operations ended.
 const ACTIVE_NS: Nanos = 1_000_000_000;
-/// After so long without clients their latency is measured from scratch.
+/// After this long without client operations, latency measurement restarts from scratch.
 const FORGET_NS: Nanos = 10_000_000_000;
-/// The yielding rate changes at most this often, and not on fewer samples.
+/// Shortest interval between changes of the yielding rate, and fewest samples for one.
 const ADJUST_NS: Nanos = 500_000_000;
 const ADJUST_SAMPLES: u32 = 8;
-/// Yielding destage keeps one part in so many of the operations on the backing store,
+/// Yielding destage keeps one operation for so many of the clients' on the backing store,
 const FLOOR_ONE_IN: u64 = 50;
-/// or this share of its time, in thousandths: the first while little is dirty, the second when
-/// writers are about to be slowed.
+/// or this share of its time, in thousandths: the first while few blocks are dirty, the second just
+/// before writers are throttled.
 const FLOOR_SHARES: (u64, u64) = (50, 950);
-/// The first up to here, in thousandths of the way of the level from the low to the soft limit;
-/// from there on it rises.
+/// The first share applies up to this level, in thousandths of the range from low to soft limit;
+/// above it the share rises.
 const FLOOR_UPTO: u64 = 500;
-/// Operations in flight while it yields, if all of the time were its own.
+/// Operations in flight of yielding destage if its share were all of the time.
 const DEPTH_YIELDING: u64 = 8;
-/// A plan that waits for its bucket is made again after this time: rates follow ages.
+/// A plan that waits for its bucket is recomputed after this time, because rates depend on ages.
 const REVIEW_NS: Nanos = 1_000_000_000;
-/// A volume with nothing to write back is looked at no more often than this: what is measured moves
-/// in steps of a quarter of a second.
+/// Shortest interval between plans for a volume with nothing to write back: measured rates change
+/// only every quarter of a second.
 const IDLE_REVIEW_NS: Nanos = 25_000_000;
 /// First and longest pause after a failed write-back.
 const BACKOFF_NS: core::ops::RangeInclusive<Nanos> = 100_000_000..=10_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What destage of a volume may do now.
+/// The limits of a volume's destage at present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DestagePlan {
     /// Thousandths of blocks per second; `None`: no limit.
@@ -95,9 +94,9 @@ pub(crate) struct DestagePlan {
     /// Blocks per operation, and dirty ones among them.
     pub(crate) extent_blocks: u32,
     pub(crate) extent_dirty: u32,
-    /// Why not more.
+    /// The limiting reason.
     pub(crate) why: Limit,
-    /// Somebody waits for what is written back: it is made durable at once.
+    /// Something waits for the written blocks: flush the backing store at once.
     pub(crate) pressed: bool,
 }
 
@@ -122,7 +121,7 @@ struct Foreground {
     samples: u32,
     /// Operations per second.
     rate: Meter,
-    /// What destage may do beside them, in thousandths of blocks per second.
+    /// Rate that destage may have concurrently, in thousandths of blocks per second.
     allowed: u64,
 }
 
@@ -140,7 +139,7 @@ impl Foreground {
         self.samples = self.samples.saturating_add(1);
     }
 
-    /// Finds the rate that the target allows.
+    /// Adjusts the rate that the latency target allows.
     fn adjust(&mut self, now: Nanos, target: Nanos, floor: u64, recent: u64) {
         if self.samples < ADJUST_SAMPLES || now < self.adjusted_at + ADJUST_NS {
             self.allowed = self.allowed.max(floor);
@@ -150,7 +149,7 @@ impl Foreground {
         self.allowed = if self.p95 > target {
             self.allowed * 3 / 4
         } else {
-            // Not far beyond what is used: what was never tried is not known to be harmless.
+            // Not far beyond the rate in use: the effect of an untried rate is unknown.
             more.min(2 * recent + 4 * floor).max(self.allowed.min(more))
         };
         self.allowed = self.allowed.max(floor);
@@ -158,11 +157,11 @@ impl Foreground {
     }
 }
 
-/// The controller's memory of one volume.
+/// The controller's state of one volume.
 #[derive(Debug)]
 pub(crate) struct RateController {
     pub(crate) drain: Drain,
-    /// What was dirty when `flush_period` was set counts from then.
+    /// When `flush_period` was set: the age of earlier dirty blocks counts from then.
     period_since: Nanos,
     pace: Bucket,
     iops: Bucket,
@@ -170,10 +169,10 @@ pub(crate) struct RateController {
     incoming: Meter,
     outgoing: Meter,
     dirty_seen: u64,
-    /// When measures were brought up to date.
+    /// When the measurements were last updated.
     settled_at: Nanos,
     foreground: Foreground,
-    /// Time of the backing store that a dirty block takes, and the dirty blocks of a write-back
+    /// Time of the backing store per dirty block, in nanoseconds, and dirty blocks per write-back
     /// (times 16): moving averages.
     block_time: Nanos,
     blocks_x16: u64,
@@ -181,11 +180,12 @@ pub(crate) struct RateController {
     writes: u64,
     failures: u32,
     backoff_until: Nanos,
-    /// What the last look at this volume ended with, and when to look again if nothing happens.
+    /// Results of the last plan for this volume, and when to plan again without an event.
     limit: Limit,
     target: Option<u64>,
     wake: Option<Nanos>,
-    /// Destage could have gone faster at some time since the last blocks became durable.
+    /// At some time since the last blocks became durable, the plan and not the backing store
+    /// limited destage.
     pub(crate) paced: bool,
 }
 
@@ -216,12 +216,12 @@ impl Default for RateController {
 }
 
 impl RateController {
-    /// `flush_period` was changed.
+    /// Notes a change of `flush_period`.
     pub(crate) fn period_set(&mut self, now: Nanos) {
         self.period_since = now;
     }
 
-    /// The limits were `was`, and are now those of `is`: one that changed counts from now on.
+    /// Applies a change of the limits from `was` to `is`: a changed limit applies from now on.
     pub(crate) fn limits_set(&mut self, was: &VolumeSettings, is: &VolumeSettings) {
         if was.max_destage_iops != is.max_destage_iops {
             self.iops.forgive(0);
@@ -231,8 +231,8 @@ impl RateController {
         }
     }
 
-    /// A write-back of `dirty` blocks, `blocks` with the gaps, was started. It is expected to take
-    /// `time`.
+    /// Charges a write-back of `dirty` blocks, `blocks` including gaps, in `writes` operations,
+    /// which should take `time`.
     pub(crate) fn charge(&mut self, dirty: u64, blocks: u64, writes: u64, time: Nanos) {
         self.pace.take(dirty * 1000);
         self.iops.take(writes);
@@ -241,12 +241,13 @@ impl RateController {
         self.block_time = (self.block_time * 7 + time / dirty.max(1)) / 8;
     }
 
-    /// A write-back ended well: whatever was wrong is over.
+    /// Ends the backoff after a successful write-back.
     pub(crate) fn succeeded(&mut self) {
         (self.failures, self.backoff_until) = (0, 0);
     }
 
-    /// A write-back or a flush after it failed; returns the pause, unless there is one already.
+    /// Begins a backoff after a failed write-back or flush. Returns the pause, unless one is
+    /// running.
     pub(crate) fn failed(&mut self, now: Nanos) -> Option<Nanos> {
         if now < self.backoff_until {
             return None;
@@ -261,7 +262,7 @@ impl RateController {
         now < self.backoff_until
     }
 
-    /// Failures in a row.
+    /// Consecutive failures.
     pub(crate) fn failures(&self) -> u32 {
         self.failures
     }
@@ -270,12 +271,12 @@ impl RateController {
         self.backoff_until
     }
 
-    /// When to look again though nothing happens.
+    /// When to plan again without an event.
     pub(crate) fn wake(&self) -> Option<Nanos> {
         self.wake
     }
 
-    /// A client's operation on the backing store took so long.
+    /// Notes the latency of a client's operation on the backing store.
     pub(crate) fn note_foreground(&mut self, now: Nanos, took: Nanos) {
         self.foreground.note(now, took);
     }
@@ -284,12 +285,12 @@ impl RateController {
         self.limit
     }
 
-    /// Blocks per second aimed at.
+    /// Target rate, in blocks per second; `None`: no limit.
     pub(crate) fn target(&self) -> Option<u64> {
         self.target
     }
 
-    /// Blocks per second that become dirty, and that are written back.
+    /// Blocks per second that become dirty, and that destage writes back.
     pub(crate) fn rates(&self, now: Nanos) -> (u64, u64) {
         let rounded = |mut meter: Meter| {
             meter.settle(now);
@@ -316,7 +317,7 @@ impl RateController {
         self.dirty_seen = self.dirty_seen.saturating_sub(blocks);
     }
 
-    /// What yielding destage may do at least, in thousandths of blocks per second: a share (in
+    /// Minimum rate of yielding destage, in thousandths of blocks per second, for a share (in
     /// thousandths) of the time of the backing store.
     fn floor(&self, share: u64) -> u64 {
         let of_time = share * SECOND_NS / self.block_time.max(1000);
@@ -334,12 +335,12 @@ impl RateController {
         self.iops.settle(now, u64::from(settings.max_destage_iops));
         self.bytes.settle(now, settings.max_destage_bytes_per_s);
         let (floor, recent) = (self.floor(share), self.outgoing.milli_per_s());
-        // What a store that was faster allowed is no measure.
+        // The rate allowed when the store was faster no longer applies.
         self.foreground.allowed = self.foreground.allowed.min(self.floor(1000));
         self.foreground.adjust(now, settings.latency_target, floor, recent);
     }
 
-    /// Whether one more write-back may be started, and if not, when.
+    /// Returns `None` if one more write-back may start now, else the limit and when it may.
     pub(crate) fn gate(
         &mut self,
         now: Nanos,
@@ -362,40 +363,39 @@ impl RateController {
         Some((plan.why, at))
     }
 
-    /// The last look at this volume found nothing to do, a moment ago, and as many blocks dirty.
+    /// Returns true if a recent plan for this volume found nothing to do, with as many blocks
+    /// dirty.
     pub(crate) fn is_idle(&self, now: Nanos, dirty: u64) -> bool {
         self.limit == Limit::NothingToDo
             && self.dirty_seen == dirty
             && now < self.settled_at.saturating_add(IDLE_REVIEW_NS)
     }
 
-    /// The look at this volume has ended.
+    /// Stores the results of the plan for this volume.
     pub(crate) fn rest(&mut self, plan: &DestagePlan, limit: Limit, wake: Option<Nanos>) {
         (self.limit, self.target, self.wake) = (limit, plan.rate.map(|rate| rate / 1000), wake);
-        // If it was no other than the backing store that held it up, its speed can be measured.
+        // If only the backing store limited destage, the speed of the store can be measured.
         let saturated =
             matches!(limit, Limit::BackingStore | Limit::MaxIops | Limit::MaxBandwidth | Limit::Scratch);
         self.paced |= !saturated;
         if plan.rate.is_none() {
-            // What goes unlimited owes nothing afterwards.
+            // Unlimited destage leaves no debt.
             self.pace.forgive(0);
         }
     }
 }
 
-/// Share of the time of the backing store (in thousandths) that destage keeps though clients wait
-/// for it: more and more while the level rises from half-way between the low and the soft limit on.
-/// So it finds the share that it needs before writers have to wait, and clients see no jump.
+/// Share of the time of the backing store (in thousandths) that destage keeps even while clients
+/// wait for it: it grows as the level rises from half-way between the low and the soft limit. So
+/// destage reaches the share that it needs before writers have to wait, and clients see no jump.
 fn least_share(levels: &Levels, low: u64) -> u64 {
     let way = |level: Level, low: u64| {
         let above = level.dirty.saturating_sub(low).min(level.soft);
         above * 1000 / level.soft.saturating_sub(low).max(1)
     };
-    // What is about to reach the limit of the pool counts like what is about to reach the volume's
-    // own.
+    // Approaching the pool's limit counts like approaching the volume's own.
     let risen = way(levels.volume, low).max(way(levels.pool, low.max(levels.pool.soft / 2))).min(1000);
-    // In the lower half only the floor: more would show in the percentile that clients were
-    // promised.
+    // In the lower half only the floor: more would show in the clients' latency percentile.
     let risen = risen.saturating_sub(FLOOR_UPTO) * 1000 / (1000 - FLOOR_UPTO);
     FLOOR_SHARES.0 + (FLOOR_SHARES.1 - FLOOR_SHARES.0) * risen * risen / 1_000_000
 }
@@ -483,7 +483,7 @@ mod tests {
             (FLOOR_SHARES.0, FLOOR_SHARES.1, FLOOR_SHARES.1)
         );
         assert!(shares[700] > FLOOR_SHARES.0 && shares[700] < FLOOR_SHARES.1, "{}", shares[700]);
-        // Of the pool only what is beyond half of its limit counts.
+        // The pool's level counts only above half of its limit.
         let idle = Level { dirty: 100, ..free };
         let of_pool =
             |dirty| least_share(&Levels { capacity: 2000, volume: idle, pool: Level { dirty, ..free } }, 100);

@@ -1,4 +1,4 @@
-//! The plan of a volume's destage for now: the rules of `rate_controller`, in their order.
+//! Plans a volume's destage: applies the rules of `rate_controller` in their order.
 
 use super::{
     ACTIVE_NS, DEPTH_YIELDING, EXTENT_BLOCKS_EVEN, EXTENT_BLOCKS_YIELDING, LEVEL_NS, PERIOD_MIN_NS,
@@ -15,13 +15,13 @@ use crate::fault::{self, PlantedBug};
 use forebay_format::VolumeId;
 
 impl Context {
-    /// Dirty blocks of a volume below which its level asks for nothing.
+    /// Dirty blocks of a volume below which its level requires no destage.
     fn low_level(&self, id: VolumeId, levels: &Levels) -> u64 {
         levels.capacity * u64::from(self.volume(id).settings.dirty_low_pct) / 100
     }
 
-    /// Thousandths of blocks per second that keep `flush_period`: `u64::MAX` if it is nearly over,
-    /// `None` without one.
+    /// Rate that keeps `flush_period`, in thousandths of blocks per second: `u64::MAX` if it has
+    /// nearly expired, `None` without one.
     fn age_rate(&self, id: VolumeId) -> Option<u64> {
         let volume = self.volume(id);
         let period = volume.settings.flush_period;
@@ -39,7 +39,7 @@ impl Context {
         Some(milli_rate(map.waiting.len(), left))
     }
 
-    /// Thousandths of blocks per second that keep the dirty level.
+    /// Rate that keeps the dirty level, in thousandths of blocks per second.
     fn level_rate(&self, id: VolumeId, level: Level, low: u64) -> u64 {
         let volume = self.volume(id);
         let above = level.dirty.saturating_sub(low);
@@ -52,7 +52,7 @@ impl Context {
         keeping.saturating_add(milli_rate(above, LEVEL_NS)).max(1000)
     }
 
-    /// At a rate that ages, level and the foreground call for.
+    /// Plans at a rate that age, level and foreground determine.
     fn paced_plan(&self, id: VolumeId, level: Level, low: u64, share: u64) -> DestagePlan {
         let volume = self.volume(id);
         let (settings, control) = (&volume.settings, &volume.destage.rate);
@@ -95,12 +95,12 @@ impl Context {
                 pressed: false,
             };
         }
-        // At most a second's worth in one operation, or the rate would be kept in fits and starts.
+        // At most a second's worth in one operation, or destage would run in bursts.
         let even = (wish / 1000).clamp(EXTENT_BLOCKS_EVEN, u64::from(extent_blocks)) as u32;
         DestagePlan { rate: Some(wish), depth, extent_blocks, extent_dirty: even, why, pressed: false }
     }
 
-    /// When to look at a volume again if nothing happens, given what it rests for.
+    /// Returns when to plan for a volume again without an event, given the limit that stopped it.
     pub(crate) fn wake_for(&self, id: VolumeId, limit: Limit) -> Option<Nanos> {
         let volume = self.volume(id);
         match limit {
@@ -111,8 +111,8 @@ impl Context {
         }
     }
 
-    /// Pages that destage of a volume may hold: shared out by priority among the volumes that have
-    /// something to write.
+    /// Pages that destage of a volume may hold: divided by priority among the volumes with blocks
+    /// to write.
     pub(crate) fn page_quota(&self, id: VolumeId, all: u32) -> u32 {
         let weight = |priority| match priority {
             Priority::Low => 1,
@@ -126,7 +126,7 @@ impl Context {
         (all * weight(self.volume(id).settings.priority) / total.max(1)).max(1)
     }
 
-    /// What destage of a volume may do now.
+    /// Plans a volume's destage at present.
     pub(crate) fn destage_plan(&mut self, id: VolumeId) -> DestagePlan {
         let now = self.now;
         let dirty = self.map.volumes[usize::from(id.0)].dirty;
@@ -160,14 +160,14 @@ impl Context {
             plan.depth = plan.depth.min(1);
         }
         if bytes_per_s > 0 {
-            // An eighth of a second at most, or the limit would be kept in fits and starts.
+            // An eighth of a second at most, or destage would run in bursts.
             let most = (bytes_per_s / 8 / BLOCK).max(1);
             plan.extent_blocks = plan.extent_blocks.min(most.min(u64::from(EXTENT_BLOCKS_MAX)) as u32);
         }
         plan
     }
 
-    /// As fast as it goes, if something asks for it.
+    /// Plans at full speed, if something requires it.
     fn pressed_plan(&self, id: VolumeId, levels: &Levels) -> Option<DestagePlan> {
         let volume = self.volume(id);
         let depth = volume.settings.destage_depth_max.max(1);

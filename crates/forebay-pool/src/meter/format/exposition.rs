@@ -1,18 +1,18 @@
-//! Metrics as Prometheus reads them: families of samples, and the two texts in which they are
-//! written, the text format 0.0.4 and OpenMetrics 1.0 (both as their specifications have them).
+//! Metrics for Prometheus: families of samples, and the two texts in which they are written, the
+//! text format 0.0.4 and OpenMetrics 1.0 (both according to their specifications).
 //!
 //! Invariants
 //! - A series has the same name and labels in both texts, down to the bounds of its buckets.
-//! - Whatever is in a name of a volume is escaped: a label cannot end early.
+//! - All characters of a volume's name are escaped: a label cannot end early.
 //! - A family without samples is not written.
 
 use forebay_admin::MetricsForm;
 use std::fmt::Write;
 
-/// Names and values of labels, in the order in which they are written.
+/// Names and values of labels, in the order of output.
 pub type Labels = Vec<(&'static str, String)>;
 
-/// What a value of a family does over time.
+/// How a value of a family behaves over time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Counter,
@@ -65,12 +65,12 @@ impl Family {
         Self { name: name.into(), help: help.into(), kind, samples: Vec::new() }
     }
 
-    /// What only grows; its series end in `_total`.
+    /// A number that only grows; its series end in `_total`.
     pub fn counter(name: impl Into<String>, help: impl Into<String>) -> Self {
         Self::new(Kind::Counter, name, help)
     }
 
-    /// What is true now.
+    /// A current value.
     pub fn gauge(name: impl Into<String>, help: impl Into<String>) -> Self {
         Self::new(Kind::Gauge, name, help)
     }
@@ -85,7 +85,7 @@ impl Family {
         Self::new(Kind::Info, name, help)
     }
 
-    /// Its name is this one, without the suffixes of counters, infos and histograms.
+    /// True if its name is this one, without the suffixes of counters, infos and histograms.
     pub fn is(&self, name: &str) -> bool {
         self.name == name
     }
@@ -100,7 +100,7 @@ impl Family {
         self.samples.push(Sample { suffix, labels, value: value.into() });
     }
 
-    /// Adds a series, as the last step of making a family.
+    /// Adds a series, as the last step of building a family.
     #[must_use]
     pub fn with(mut self, labels: Labels, value: impl Into<Value>) -> Self {
         self.add(labels, value);
@@ -167,7 +167,7 @@ impl Sample {
     }
 }
 
-/// A number with a point, as both texts take it.
+/// A number with a decimal point, as both texts accept it.
 fn real(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "+Inf".into() } else { "-Inf".into() };

@@ -1,10 +1,10 @@
 //! The names of FlashCache, for scripts that read its `flashcache_stats` and `flashcache_errors`.
 //!
-//! The look is that of its files under `/proc/flashcache`: `key=value` with spaces between, reads
-//! and writes on a line of their own, whole numbers. The same keys are there in every mode, while
+//! The format is that of its files under `/proc/flashcache`: `key=value` with spaces between, reads
+//! and writes on a line of their own, whole numbers. The same keys are present in every mode, while
 //! FlashCache leaves out those that its write-around does not have. The errors follow on a third
-//! line. What a key means here is in [`KEYS`], from which `docs/use/flashcache-names.md` is made.
-//! What nobody counts here is left out: a 0 would say that it never happened.
+//! line. [`KEYS`] defines the meaning of each key, and `docs/use/flashcache-names.md` is made from
+//! it. Keys without a counter are left out: a 0 would claim that the event never happened.
 
 use super::super::Counters;
 use std::fmt::Write;
@@ -14,9 +14,9 @@ use std::fmt::Write;
 pub struct Key {
     /// FlashCache's name.
     pub name: &'static str,
-    /// What it is made of here.
+    /// The counters from which it is computed.
     pub ours: &'static str,
-    /// How that differs from what FlashCache counts; empty if it does not, but for the unit.
+    /// How that differs from FlashCache's count; empty if it does not, apart from the unit.
     pub differs: &'static str,
     /// Its value.
     pub get: fn(&Counters) -> u64,
@@ -84,7 +84,7 @@ fn reads(c: &Counters) -> u64 {
     c.read_hit_blocks + c.read_miss_blocks + c.read_bypass_blocks
 }
 
-/// Every write touches a block at least.
+/// Every write touches at least one block.
 fn writes(c: &Counters) -> u64 {
     c.written_blocks.max(c.writes)
 }
@@ -100,7 +100,7 @@ pub fn text(counters: &Counters) -> String {
     for (at, keys) in [&KEYS[..HEAD], &KEYS[HEAD..], ERROR_KEYS].into_iter().enumerate() {
         for (index, key) in keys.iter().enumerate() {
             let space = if index > 0 { " " } else { "" };
-            let _ = write!(text, "{space}{}={}", key.name, (key.get)(counters)); // memory does not fail
+            let _ = write!(text, "{space}{}={}", key.name, (key.get)(counters)); // cannot fail
         }
         text += if at == 0 { " \n" } else { "\n" };
     }

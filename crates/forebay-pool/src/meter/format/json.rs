@@ -1,14 +1,14 @@
 //! One JSON object: numbers since the start under their own names, and nested objects for windows,
 //! latencies and ages.
 //!
-//! - `NAME`: counters since the start, gauges, and what is derived of them;
-//! - `windows.WINDOW`: `span_s`, `NAME_per_s` of every counter, and what is derived of the window's
-//!   own counts;
+//! - `NAME`: counters since the start, gauges, and numbers derived from them;
+//! - `windows.WINDOW`: `span_s`, `NAME_per_s` of every counter, and numbers derived from the
+//!   window's own counts;
 //! - `latency.PATH.WINDOW`: `count`, `per_s`, `bytes_per_s`, `mean_us`, `p50_us` ... `max_us`;
 //! - `dirty_age`: `oldest_s` and blocks by age.
 //!
-//! `null` stands for what is not known or cannot be computed, such as an average of nothing. Paths
-//! that were never taken are left out.
+//! `null` stands for unknown or undefined values, such as an average of nothing. Paths that were
+//! never taken are left out.
 
 use super::super::{
     AGE_BOUNDS, About, CounterKind, Counters, DERIVED, Derived, DirtyAge, FIELDS, PathSnapshot, Rates,
@@ -17,7 +17,7 @@ use super::super::{
 use super::BLOCK;
 use serde_json::{Map, Value, json};
 
-/// What does not count anything: name, help and value.
+/// Properties that are not counted: name, help and value.
 fn about(about: &About) -> [(&'static str, &'static str, Value); 9] {
     [
         ("pool", "Name of the pool; empty if there is none", about.pool.clone().into()),
@@ -32,7 +32,7 @@ fn about(about: &About) -> [(&'static str, &'static str, Value); 9] {
     ]
 }
 
-/// Everything as one object.
+/// The report as one object.
 pub fn object(report: &Report) -> Map<String, Value> {
     let mut object = Map::new();
     for (name, _, value) in about(&report.about) {

@@ -1,5 +1,4 @@
-//! Statistics as text that programs read. Tables for people are made of the JSON by the command
-//! line tool.
+//! Statistics as text for programs. The command line tool makes tables for people from the JSON.
 //!
 //! All formats are made from the lists of `counters` and from [`super::TimedPath`],
 //! [`super::Window`] and [`super::AGE_BOUNDS`], so a number that is added there appears everywhere.

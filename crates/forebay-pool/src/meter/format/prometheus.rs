@@ -1,17 +1,17 @@
 //! The statistics of pools and volumes as metrics for Prometheus.
 //!
-//! Every metric is called `forebay_` and the name of the field, with seconds for nanoseconds. What
-//! is counted by volume has the labels `pool` and `volume`; what only a pool has (devices, log,
-//! space) has `pool` alone. No metric has both, so a sum over all series of a metric is right.
-//! Durations are histograms, `forebay_latency_seconds` with the label `path`, since the start;
-//! those of the cache device are the pool's. What follows from other numbers is left out:
-//! Prometheus computes rates, ratios and percentiles over the time that the question is about.
+//! Every metric is called `forebay_` and the name of the field, with seconds for nanoseconds.
+//! Metrics of volumes have the labels `pool` and `volume`; metrics that only a pool has (devices,
+//! log, space) have `pool` alone. No metric has both, so a sum over all series of a metric is
+//! right. Durations are histograms, `forebay_latency_seconds` with the label `path`, since the
+//! start; those of the cache device are the pool's. Numbers that follow from others are left out:
+//! Prometheus computes rates, ratios and percentiles over the time range of the query.
 
 use super::super::convert::is_of_volumes;
 use super::super::{AGE_BOUNDS, CounterKind, FIELDS, Field, MemberState, Report};
 use super::exposition::{Family, Labels};
 
-/// The metrics of pools (an empty name of a volume) and volumes.
+/// The metrics of pools (with an empty volume name) and volumes.
 #[must_use]
 pub fn families(reports: &[Report]) -> Vec<Family> {
     let (volumes, pools): (Vec<_>, Vec<_>) =
