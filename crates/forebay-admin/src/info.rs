@@ -1,4 +1,4 @@
-//! Answers to the operator: the state of things, and the results of changes.
+//! Answers to the operator: states, and results of changes.
 
 use crate::flash::{EnduranceInfo, FlashInfo};
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,9 @@ use utoipa::ToSchema;
 pub struct DaemonInfo {
     /// Version of the program.
     pub version: String,
-    /// Process.
+    /// Process id.
     pub pid: u32,
-    /// Seconds since 1970 when it was started.
+    /// Start time, in seconds since 1970.
     pub started_unix_s: u64,
     /// Configuration file; `None` for `forebay run`.
     pub config: Option<String>,
@@ -22,40 +22,40 @@ pub struct DaemonInfo {
     pub pools: Vec<String>,
     /// Names of the volumes.
     pub volumes: Vec<String>,
-    /// Where `/metrics` is served without a token: address and port.
+    /// Address and port where `/metrics` is served without a token.
     #[serde(default)]
     pub metrics: Option<String>,
-    /// How the last upgrade that this process knows of ended.
+    /// Result of the last upgrade that this process knows of.
     #[serde(default)]
     pub upgrade: Option<UpgradeInfo>,
 }
 
-/// How an upgrade ended: in the successor that took over, or in the daemon that goes on because it
-/// could not.
+/// Result of an upgrade, from the successor that took over, or from the daemon that continues
+/// because the successor could not.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct UpgradeInfo {
-    /// Process that was to be followed.
+    /// Process id of the predecessor.
     pub from_pid: u32,
-    /// Its version.
+    /// Version of the predecessor.
     pub from_version: String,
-    /// Process that was to take over.
+    /// Process id of the successor.
     pub to_pid: u32,
-    /// How long clients have waited, in milliseconds.
+    /// How long clients had to wait, in milliseconds.
     pub paused_ms: u64,
     /// Why it failed, if it did.
     pub error: Option<String>,
 }
 
-/// An upgrade has begun: the successor is there, and has read the configuration.
+/// An upgrade has begun: the successor runs and has read the configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct UpgradeBegun {
-    /// Process of the daemon that goes.
+    /// Process id of the predecessor.
     pub from_pid: u32,
-    /// Process of the successor.
+    /// Process id of the successor.
     pub pid: u32,
     /// Version of the successor.
     pub version: String,
-    /// Admin socket of the successor, if the configuration file names another one now.
+    /// Admin socket of the successor, if the configuration file now names another one.
     #[serde(default)]
     pub admin_socket: Option<String>,
 }
@@ -67,85 +67,83 @@ pub struct DeviceInfo {
     pub path: String,
     /// Bytes that the pool uses.
     pub size_bytes: u64,
-    /// `deleted`, `unlinked`, `renamed` or `unreachable` if its path does not lead to it any more,
-    /// `short` if it has less bytes than are used of it. Else, of a mirrored cache: `ok`, `filling`
-    /// (it takes the place of one that failed), or `out` (what is on it does not count); else
-    /// empty.
+    /// `deleted`, `unlinked`, `renamed` or `unreachable` if its path no longer leads to it, `short`
+    /// if it has fewer bytes than the pool uses. Otherwise, in a mirrored cache: `ok`, `filling`
+    /// (it replaces a device that failed), or `out` (it is recorded as stale); otherwise empty.
     #[serde(default)]
     pub state: String,
-    /// It is being copied onto another device, which is to take its place.
+    /// Copy onto the device that will replace it, while one runs.
     #[serde(default)]
     pub copied: Option<CopyInfo>,
-    /// What was written to it; of a pool that is open.
+    /// Writes to it; only while the pool is open.
     #[serde(default)]
     pub flash: Option<FlashInfo>,
 }
 
-/// A device that another one is copied onto, to take its place.
+/// Copy of a device onto its replacement.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CopyInfo {
-    /// Path of the other one.
+    /// Path of the replacement.
     pub to: String,
-    /// Bytes that it still has to get; none are left while it takes the place.
+    /// Bytes left to copy; 0 while the replacement takes effect.
     pub left_bytes: u64,
 }
 
-/// A pool that was imported, or, in a dry run, would be.
+/// An imported pool, or, in a dry run, a pool to import.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ImportInfo {
-    /// Name of the pool here.
+    /// Name of the pool on this host.
     pub pool: String,
     /// Identity of its cache.
     pub cache: String,
     /// Host that exported it.
     pub exported_by: String,
-    /// When, in seconds since 1970.
+    /// When it was exported, in seconds since 1970.
     pub exported_unix_s: u64,
     /// Its cache devices in the order of their space.
     pub devices: Vec<String>,
-    /// Where the key of an encrypted cache is.
+    /// Path of the key of an encrypted cache.
     #[serde(default)]
     pub key_file: Option<String>,
-    /// The key of the cache tells that its own export wrote the settings.
+    /// The signature with the cache's key proves that its own export wrote the settings.
     #[serde(default)]
     pub signed: bool,
     /// Its volumes.
     pub volumes: Vec<ImportedVolume>,
-    /// Volumes without settings of which only the cache has something: they were not attached when
-    /// the pool was exported. Empty in a dry run, which does not open the cache.
+    /// Volumes without settings that have dirty data in the cache: they were not attached when the
+    /// pool was exported. Empty in a dry run, which does not open the cache.
     #[serde(default)]
     pub absent: Vec<VolumeInfo>,
-    /// Options that the command lacks, in a dry run: what they name is taken only if the operator
-    /// names it.
+    /// Options that the command lacks, in a dry run: the values that they name take effect only if
+    /// the operator gives the option.
     #[serde(default)]
     pub unconfirmed: Vec<String>,
-    /// Nothing was done.
+    /// Nothing was changed.
     pub dry_run: bool,
 }
 
-/// A volume of a pool that was imported.
+/// A volume of an imported pool.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ImportedVolume {
     /// Name.
     pub name: String,
     /// URI of its backing store.
     pub backing: String,
-    /// What its backing store was called before, if that was otherwise.
+    /// Former URI of its backing store, if it differs.
     #[serde(default)]
     pub was: Option<String>,
     /// Its exports, as URIs.
     #[serde(default)]
     pub exports: Vec<String>,
-    /// It is served; in a dry run: its backing store is there.
+    /// The volume is served; in a dry run: its backing store is present.
     pub attached: bool,
-    /// Why it is not.
+    /// Why it is not attached.
     #[serde(default)]
     pub why: Option<String>,
-    /// Bytes of it that are lost: the cache had them, and cannot read them any more. 0 in a dry
-    /// run.
+    /// Bytes of lost data: the cache can no longer return them. 0 in a dry run.
     #[serde(default)]
     pub lost_bytes: u64,
-    /// As those of the volume.
+    /// Warnings, as in `VolumeInfo`.
     #[serde(default)]
     pub warnings: Vec<WarningInfo>,
 }
@@ -157,66 +155,65 @@ pub struct PoolInfo {
     pub name: String,
     /// Cache devices in the order of their space.
     pub devices: Vec<DeviceInfo>,
-    /// Bytes that blocks can take.
+    /// Capacity for blocks, in bytes.
     pub capacity_bytes: u64,
     /// Bytes of cached blocks.
     pub cached_bytes: u64,
-    /// Bytes of blocks that only the cache has.
+    /// Bytes of dirty blocks.
     pub dirty_bytes: u64,
-    /// Largest size that it can be grown to.
+    /// Largest size to which it can grow, in bytes.
     pub growable_to_bytes: u64,
-    /// The cache device failed: writes wait until that is recorded, or, with `cache_failed`, go
-    /// past it.
+    /// The cache device failed: writes wait until that is recorded, or, with `cache_failed`, bypass
+    /// it.
     pub fenced: bool,
     /// The cache device failed, and the volumes are served without it.
     #[serde(default)]
     pub cache_failed: bool,
-    /// A mirrored cache: `whole`, `degraded` (one device does not count), or `rebuilding N of M
-    /// segments`; empty if it is not mirrored.
+    /// State of a mirrored cache: `whole`, `degraded` (one device is recorded as stale), or
+    /// `rebuilding N of M segments`; empty if it is not mirrored.
     #[serde(default)]
     pub mirror: String,
-    /// Bytes that only the cache had, and that it cannot give back: they answer with errors until
-    /// they are written.
+    /// Bytes of lost data: reads of them return errors until they are rewritten.
     #[serde(default)]
     pub lost_bytes: u64,
-    /// Ranges that they are in.
+    /// Number of lost ranges.
     #[serde(default)]
     pub lost_ranges: u64,
-    /// How operations reach the kernel: `io_uring` or `psync`.
+    /// How I/O operations reach the kernel: `io_uring` or `psync`.
     pub io_engine: String,
-    /// Job that is at work on the pool as a whole.
+    /// Job that runs on the pool as a whole.
     #[serde(default)]
     pub job: Option<String>,
-    /// How its endurance budget stands, if it has one.
+    /// State of its endurance budget, if it has one.
     #[serde(default)]
     pub endurance: Option<EnduranceInfo>,
     /// Names of its volumes.
     pub volumes: Vec<String>,
-    /// Volumes that it holds data of but that are not attached, with the bytes of dirty data.
+    /// Volumes that are not attached and have data in the cache, with the bytes of dirty data.
     pub absent: BTreeMap<String, u64>,
-    /// It is configured, and could not be opened or has stopped by itself: of its cache only what
-    /// is recorded is known.
+    /// The pool is configured, and could not be opened or has stopped by itself: only the recorded
+    /// state of its cache is known.
     #[serde(default)]
     pub not_open: bool,
-    /// It is open, and does not answer: of its cache only what is recorded is known.
+    /// The pool is open and does not answer: only the recorded state of its cache is known.
     #[serde(default)]
     pub not_answering: bool,
-    /// Why it is not open, if that is known, or for how long it has not answered.
+    /// Why it is not open, if known, or how long it has not answered.
     #[serde(default)]
     pub why: Option<String>,
-    /// What is recorded of its cache outside of its devices, in the state directory.
+    /// Record of its cache in the state directory, outside of its devices.
     #[serde(default)]
     pub recorded: Option<RecordedInfo>,
 }
 
 impl PoolInfo {
-    /// Nothing is known of what is in its cache but what is recorded.
+    /// Returns whether only the recorded state of its cache is known.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         self.not_open || self.not_answering
     }
 
-    /// A pool that is not open.
+    /// Creates the answer for a pool that is not open.
     #[must_use]
     pub fn closed(name: String, devices: Vec<DeviceInfo>, recorded: Option<RecordedInfo>) -> Self {
         Self {
@@ -244,24 +241,24 @@ impl PoolInfo {
     }
 }
 
-/// What is recorded of a cache outside of its devices.
+/// Record of a cache outside of its devices.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RecordedInfo {
     /// Identity of the cache.
     pub cache: String,
-    /// The file that says so.
+    /// Path of the record.
     pub path: String,
-    /// Generation of its superblock: a device with less is an older copy.
+    /// Generation of its superblock: a device with a lower one is an older copy.
     pub generation: u64,
-    /// It is open, or was not closed in an orderly way.
+    /// The cache is open, or had no orderly stop.
     pub in_use: bool,
-    /// Bytes that only it had when this was recorded.
+    /// Bytes of dirty data at the time of the record.
     pub dirty_bytes: u64,
-    /// When this was recorded, in seconds since 1970.
+    /// Time of the record, in seconds since 1970.
     pub recorded_unix_s: u64,
 }
 
-/// Where a volume is in its life.
+/// State of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VolumeState {
@@ -269,10 +266,10 @@ pub enum VolumeState {
     Attaching,
     /// Served.
     Serving,
-    /// Served, but an export of it has gone without the daemon: its file was unmounted or covered,
-    /// or its block device removed, by another program.
+    /// Served, but an export ended without the daemon: another program unmounted or covered its
+    /// file, or removed its block device.
     ExportLost,
-    /// Being drained for a detach; still served, writes go through to the backing store.
+    /// Being drained for a detach; still served, and writes go through to the backing store.
     Draining,
     /// Being detached; no longer served.
     Detaching,
@@ -284,12 +281,12 @@ pub enum VolumeState {
 }
 
 impl VolumeState {
-    /// True if the pool serves the volume, and nothing is at work on that.
+    /// Returns whether the pool serves the volume and no attach or detach is in progress.
     pub fn is_served(self) -> bool {
         matches!(self, VolumeState::Serving | VolumeState::ExportLost)
     }
 
-    /// Its name, as the HTTP API has it.
+    /// Returns the name in the HTTP API.
     pub fn name(self) -> &'static str {
         match self {
             VolumeState::Attaching => "attaching",
@@ -310,72 +307,70 @@ pub struct VolumeInfo {
     pub name: String,
     /// Pool that caches it.
     pub pool: String,
-    /// Where it is in its life.
+    /// Its state.
     pub state: VolumeState,
     /// URI of the backing store.
     pub backing: String,
-    /// How the backing store is, of a volume that is attached: `ok`; `short` (it has less bytes
-    /// than are used of it); `unplugged` (the kernel does not have the device any more); `failing`
-    /// (the last read, write or flush failed, and none has succeeded since); or, if its path does
-    /// not lead to it any more, `deleted` (it is gone when it is closed), `unlinked` (it has other
-    /// names), `renamed` or `unreachable`.
+    /// State of the backing store of an attached volume: `ok`; `short` (it has fewer bytes than the
+    /// volume uses); `unplugged` (the kernel has removed the device); `failing` (the last read,
+    /// write or flush failed, and none has succeeded since); or, if its path no longer leads to it,
+    /// `deleted` (it is gone when it is closed), `unlinked` (it has other names), `renamed` or
+    /// `unreachable`.
     #[serde(default)]
     pub backing_state: String,
-    /// What is wrong with it, and what to do.
+    /// Its problem, and the suggested action.
     #[serde(default)]
     pub backing_why: Option<String>,
-    /// URIs under which clients find it.
+    /// URIs under which clients reach it.
     pub exports: Vec<String>,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Sector of the backing store, 512 (also of files) or 4096 bytes, as block devices and disks
-    /// of virtual machines have it; 0 while it is not attached.
+    /// Sector of the backing store, 512 (also of files) or 4096 bytes, which block devices and
+    /// disks of virtual machines report too; 0 while it is not attached.
     #[serde(default)]
     pub sector_bytes: u32,
     /// Mode.
     pub mode: String,
-    /// Bytes of cached blocks; null: not known, as its pool is not open or does not answer.
+    /// Bytes of cached blocks; null if unknown, because its pool is not open or does not answer.
     pub cached_bytes: Option<u64>,
-    /// Bytes of blocks that only the cache has; null as `cached_bytes`.
+    /// Bytes of dirty blocks; null as `cached_bytes`.
     pub dirty_bytes: Option<u64>,
     /// Age of the oldest dirty block.
     pub oldest_dirty_age_ns: u64,
-    /// What holds destage back just now, in words.
+    /// Current limit of destage, in words.
     pub destage_limited_by: String,
-    /// The backing store alone is a crash-consistent older image (`destage_order = ordered`, in
-    /// force).
+    /// The backing store alone is an older, crash-consistent image (`destage_order = ordered`, in
+    /// effect).
     pub ordered: bool,
-    /// Who uses it: clients that are connected, and open handles of its file.
+    /// Number of users: connected clients, and open handles of its file.
     pub connections: u64,
-    /// Job that changes it or writes it back; a recording is none.
+    /// Job that changes it or writes it back; recordings do not count.
     pub job: Option<String>,
-    /// Bytes that only the cache had, and that it cannot give back: they answer with errors until
-    /// they are written.
+    /// Bytes of lost data: reads of them return errors until they are rewritten.
     #[serde(default)]
     pub lost_bytes: u64,
-    /// Ranges that they are in; `/losses` lists them.
+    /// Number of lost ranges; `/losses` lists them.
     #[serde(default)]
     pub lost_ranges: u64,
-    /// Why it is not attached, if it is absent.
+    /// Why it is not attached, if its state is absent.
     #[serde(default)]
     pub why: Option<String>,
-    /// How requests of its files reach the daemon, one for each `fuse:` export that is mounted.
+    /// How requests of its files reach the daemon, for each mounted `fuse:` export.
     #[serde(default)]
     pub files: Vec<FileInfo>,
-    /// What is allowed in its configuration, and looks like a mistake: as `forebay config check`
-    /// says it.
+    /// Settings that are allowed but look like mistakes: the warnings of `forebay config check`.
     #[serde(default)]
     pub warnings: Vec<WarningInfo>,
 }
 
-/// What is allowed, and looks like a mistake.
+/// A setting that is allowed but looks like a mistake.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct WarningInfo {
-    /// What it is about, for scripts.
+    /// Id of the message, for scripts.
     pub id: String,
     /// In words.
     pub what: String,
-    /// What to do.
+    /// Suggested action.
     pub hint: String,
 }
 
@@ -386,11 +381,12 @@ pub struct FileInfo {
     pub export: String,
     /// `io_uring`, or `/dev/fuse`.
     pub over: String,
-    /// In words: how many at once; or why not over io_uring, and what would enable it.
+    /// In words: the number of concurrent requests; or why io_uring is not used, and how to enable
+    /// it.
     pub detail: String,
 }
 
-/// A range of a volume that only the cache had, and that it cannot give back.
+/// A range of lost data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LossInfo {
     /// First byte.
@@ -401,201 +397,211 @@ pub struct LossInfo {
     pub written_unix_s: u64,
 }
 
-/// What caches of other sizes would do for a volume, or for all of a pool.
+/// Predicted effect of other cache sizes on a volume, or on a whole pool.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct AdviceInfo {
     /// Pool.
     pub pool: String,
-    /// Volume; empty if it is about all of the pool.
+    /// Volume; empty if the advice is about the whole pool.
     pub volume: String,
-    /// How long ago the counting began, in seconds.
+    /// Time since counting began, in seconds.
     pub seen_s: u64,
-    /// Bytes read since then that may be cached.
+    /// Bytes of cacheable reads since then.
     pub read_bytes: u64,
-    /// What the cache can hold now.
+    /// Current capacity of the cache, in bytes.
     pub capacity_bytes: u64,
-    /// Mean time of a read that the cache answered, in microseconds, since the start; `null` if
-    /// there was none.
+    /// Mean time of a read hit, in microseconds, since the start; `null` if there was none.
     pub read_hit_mean_us: Option<f64>,
-    /// The same of a read that needed the backing store.
+    /// Mean time of a read that needed the backing store, likewise.
     pub read_miss_mean_us: Option<f64>,
-    /// By size, the smallest first; none as long as nothing was read.
+    /// By size, smallest first; empty until something is read.
     pub sizes: Vec<AdviceSize>,
+    /// Advice in one sentence.
+    #[serde(default)]
+    pub verdict: String,
+    /// Estimated error of the shares of hits, in percentage points (two standard errors); `null` if
+    /// too little was read.
+    #[serde(default)]
+    pub error_points: Option<f64>,
+    /// Time until the error is below one point if the load stays as it is, in seconds; `null` if it
+    /// is already.
+    #[serde(default)]
+    pub ask_again_s: Option<u64>,
 }
 
-/// What a cache of one size would do.
+/// Predicted effect of one cache size.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct AdviceSize {
-    /// Its size, as a multiple of the present one.
+    /// Its size, as a multiple of the current one.
     pub times: f64,
-    /// What it can hold.
+    /// Its capacity, in bytes.
     pub capacity_bytes: u64,
-    /// Share of the bytes read that it would have, in percent.
+    /// Share of the bytes read that would hit, in percent.
     pub hit_pct: f64,
-    /// It would have so much or more: a cache of this size is not full yet.
+    /// `hit_pct` is a lower bound: a cache of this size would not be full yet.
     pub is_lower_bound: bool,
-    /// Bytes of the sample that were read.
+    /// Bytes read of the sample.
     pub sampled_bytes: u64,
-    /// Mean time of a read, in microseconds, if hits and misses take as long as now; `null` as long
-    /// as one of them is not known.
+    /// Mean time of a read, in microseconds, if hits and misses take as long as now; `null` while
+    /// one of them is unknown.
     pub read_mean_us: Option<f64>,
 }
 
-/// What a pool or a volume did in the last ten seconds. What is not known, such as an average of
-/// nothing, is null.
+/// Rates of a pool or a volume over the last ten seconds. Unknown values, such as a mean of
+/// nothing, are null.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct RatesInfo {
     /// Time since the pool was opened, in seconds.
     pub uptime_s: u64,
-    /// Read requests in a second.
+    /// Read requests per second.
     pub reads_per_s: Option<f64>,
-    /// Write requests in a second.
+    /// Write requests per second.
     pub writes_per_s: Option<f64>,
-    /// Bytes read by clients in a second.
+    /// Bytes per second read by clients.
     pub read_bytes_per_s: Option<f64>,
-    /// Bytes written by clients in a second.
+    /// Bytes per second written by clients.
     pub written_bytes_per_s: Option<f64>,
-    /// Blocks in a second that reads looked for and found.
+    /// Blocks per second that reads looked up and found.
     pub read_hit_blocks_per_s: Option<f64>,
-    /// Blocks in a second that reads looked for and did not find.
+    /// Blocks per second that reads looked up and did not find.
     pub read_miss_blocks_per_s: Option<f64>,
-    /// Share of the blocks looked for that was found, 0 to 1.
+    /// Share of the looked-up blocks that was found, 0 to 1.
     pub read_hit_ratio: Option<f64>,
     /// Mean time of a read, in microseconds.
     pub read_latency_mean_us: Option<f64>,
     /// Mean time of a write, in microseconds.
     pub write_latency_mean_us: Option<f64>,
-    /// Bytes in a second that became dirty.
+    /// Bytes per second that became dirty.
     pub dirtied_bytes_per_s: Option<f64>,
-    /// Bytes written back in a second.
+    /// Bytes per second written back.
     pub destaged_bytes_per_s: Option<f64>,
-    /// Writes in a second that had to wait because too much was dirty.
+    /// Writes per second that had to wait because too much was dirty.
     pub throttled_writes_per_s: Option<f64>,
-    /// Of a pool: bytes written to its cache devices in a second, metadata included.
+    /// Of a pool: bytes per second written to its cache devices, metadata included.
     pub flash_written_bytes_per_s: Option<f64>,
-    /// Of a pool: the same since it was opened.
+    /// Of a pool: bytes written to its cache devices since it was opened.
     pub flash_written_bytes: Option<u64>,
     /// Of a pool: share of its capacity that may be dirty, in percent.
     pub dirty_limit_pct: Option<u32>,
 }
 
-/// Rates of everything that is open, by name.
+/// Rates of all open pools and attached volumes, by name.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct RatesOfAll {
-    /// Of pools.
+    /// Pools.
     pub pools: BTreeMap<String, RatesInfo>,
-    /// Of volumes that are attached.
+    /// Attached volumes.
     pub volumes: BTreeMap<String, RatesInfo>,
 }
 
-/// One tunable as it is.
+/// Current state of one tunable.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SettingInfo {
     /// Value, in its canonical form.
     pub value: String,
-    /// Value if nobody sets it.
+    /// Value if not set.
     pub default: String,
-    /// What it takes.
+    /// Accepted values.
     pub takes: String,
     /// It can be changed while the volume is served.
     pub live: bool,
-    /// What it does, in one line.
+    /// Its purpose, in one line.
     pub help: String,
 }
 
-/// What a change of tunables did.
+/// Result of a change of tunables.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SettingsDone {
-    /// What was changed: key, old value, new value.
+    /// Changed tunables: key, old value, new value.
     #[schema(value_type = Vec<[String; 3]>)]
-    // a tuple would be described in a way that JSON Schema 2020-12 does not know
+    // A tuple would have a description that JSON Schema 2020-12 does not know.
     pub changed: Vec<(String, String, String)>,
-    /// Settings that had their value already, but until the next start only: the configuration file
+    /// Settings that already had their value, but only until the next start: the configuration file
     /// has it now.
     pub written: Vec<String>,
-    /// The job that drains, if one was begun.
+    /// The job that drains, if one began.
     pub job: Option<String>,
 }
 
-/// What a reload did.
+/// Result of a reload.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ReloadDone {
-    /// What was changed, in words.
+    /// Changes that were applied, in words.
     pub changed: Vec<String>,
-    /// What was not, and why: it needs a detach or a restart.
+    /// Changes that were refused because they need a detach or a restart, with the reason.
     pub refused: Vec<String>,
 }
 
-/// Events of the files that outlive the daemon.
+/// Events from the files that outlive the daemon.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct EventHistory {
     /// Oldest first, as `/v1/events` has them.
     #[schema(value_type = Vec<Object>)]
     pub events: Vec<serde_json::Value>,
-    /// There were older ones, which are left out.
+    /// There were older events, which are left out.
     pub more: bool,
 }
 
-/// A test of the program that is run for alarms.
+/// Result of a test of the alarm program.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct AlarmTested {
     /// Program and arguments.
     pub command: Vec<String>,
-    /// How long it has run.
+    /// How long it ran, in milliseconds.
     pub took_ms: u64,
 }
 
-/// A job as it stands: the one JSON form of [`crate::jobs::JobView`]. What is not known is null.
+/// State of a job: the one JSON form of [`crate::jobs::JobView`]. Unknown values are null.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct JobInfo {
     /// Id.
     pub id: String,
     /// `flush`, `detach`, `mode-change`, `resize`, `shrink`, `scrub`, `rebuild`, `remove`.
     pub kind: String,
-    /// What was asked for besides the kind: the new `mode`, the new `size_bytes`, `bytes_per_s`,
-    /// `how` to detach, where to `save_to`, `erase`; or null.
+    /// Parameters of the request besides the kind: the new `mode`, the new `size_bytes`,
+    /// `bytes_per_s`, `how` to detach, where to `save_to`, `erase`; or null.
     pub parameters: serde_json::Value,
     /// Pool.
     pub pool: String,
-    /// Volume, if it is about one.
+    /// Volume, if the job concerns one.
     pub volume: Option<String>,
     /// `queued`, `running`, `completed`, `failed`, `cancelled`.
     pub state: String,
     /// Why it failed.
     pub error: Option<String>,
-    /// The id of the error that it failed with, for scripts.
+    /// Id of the error that it failed with, for scripts.
     #[serde(default)]
     pub error_id: Option<String>,
-    /// What it is doing, in words.
+    /// Its current activity, in words.
     pub phase: String,
-    /// The job whose work does for this one.
+    /// The job that this one rides on.
     pub follows: Option<String>,
-    /// Bytes to write back in all.
+    /// Bytes to write back in total.
     pub bytes_total: Option<u64>,
     /// Bytes left.
     pub bytes_left: Option<u64>,
-    /// Done, in percent.
+    /// Part done, in percent.
     pub percent: Option<f64>,
-    /// Rate just now.
+    /// Current rate.
     pub rate_bytes_per_s: Option<u64>,
-    /// Time left, if there is a rate.
+    /// Time left, if the rate is known, in seconds.
     pub eta_s: Option<f64>,
-    /// Time that it was given.
+    /// Time allowed, in seconds.
     pub deadline_s: Option<f64>,
     /// It will not meet its deadline at this rate.
     pub deadline_at_risk: bool,
-    /// Time since it was asked for, until now or until its end.
+    /// Time from the request until now, or until its end, in seconds.
     pub elapsed_s: f64,
-    /// What holds it back, in words.
+    /// Its current limit, in words.
     pub limited_by: Option<String>,
-    /// Failed attempts at writing back.
+    /// Failed write attempts.
     pub errors: u64,
-    /// It was cancelled, or failed its deadline, and what it began is being undone.
+    /// It was cancelled, or failed its deadline, and its changes are being undone.
     pub stopping: bool,
-    /// When it was asked for, in UTC.
+    /// Time of the request, in UTC.
     #[schema(format = DateTime)]
     pub requested: String,
-    /// When it ended, in UTC.
+    /// Time of its end, in UTC.
     #[schema(format = DateTime)]
     pub finished: Option<String>,
 }

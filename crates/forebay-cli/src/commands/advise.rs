@@ -54,38 +54,34 @@ pub(super) fn words(advice: &AdviceInfo, width: Width) -> String {
         volume => format!("volume {} of pool {}", harmless(volume), harmless(&advice.pool)),
     };
     let seen = format!("{} read in {}", screen::bytes(advice.read_bytes), screen::uptime(advice.seen_s));
+    let mut text = wrapped(&format!("{whose}: {seen}"), width) + "\n";
+    text += &(wrapped(&format!("{}{}", harmless(&advice.verdict), confidence(advice)), width) + "\n");
+    if advice.error_points.is_none() {
+        return text;
+    }
     let known: Vec<&AdviceSize> =
         advice.sizes.iter().filter(|size| size.sampled_bytes >= SAMPLE_MIN_BYTES).collect();
-    let Some(now) = known.iter().find(|size| size.times == 1.0) else {
-        let little = format!("{whose}: {seen}. That is too little to say anything; ask again later.");
-        return wrapped(&little, width) + "\n";
-    };
-    let mut text = wrapped(&format!("{whose}: {seen}"), width) + "\n";
-    for (name, times) in [("twice", 2.0), ("half", 0.5)] {
-        if let Some(size) = known.iter().find(|size| size.times == times) {
-            text += &(wrapped(&sentence(name, now, size), width) + "\n");
-        }
-    }
     text += &(table(&known).within(width) + "\n");
     if known.iter().any(|size| size.is_lower_bound) {
-        let bound = "+: so much or more; a cache of this size would not be full yet";
+        let bound = "+: at least; a cache of this size is not full yet";
         text += &(wrapped(bound, width) + "\n");
     }
     text
 }
 
-/// What a size would bring, in one line.
-fn sentence(name: &str, now: &AdviceSize, size: &AdviceSize) -> String {
-    let more = if size.is_lower_bound { "+" } else { "" };
-    let time = now.read_mean_us.zip(size.read_mean_us).map_or_else(String::new, |(before, after)| {
-        format!(", a read {} -> {}", microseconds(before), microseconds(after))
+/// How far the figures can be relied on, and when to ask again.
+fn confidence(advice: &AdviceInfo) -> String {
+    let again = advice.ask_again_s.map(|seconds| match seconds.div_ceil(3600) {
+        1 => "Ask again in an hour.".to_owned(),
+        hours => format!("Ask again in {hours} hours."),
     });
-    format!(
-        "{name} the cache ({}): hits {:.1} -> {:.1} %{more}{time}",
-        screen::bytes(size.capacity_bytes),
-        now.hit_pct,
-        size.hit_pct
-    )
+    match (advice.error_points, again) {
+        (None, _) => " Ask again when the load has run for an hour.".into(),
+        (Some(error), again) => {
+            let again = again.map_or_else(String::new, |again| format!(" {again}"));
+            format!(" The error is about {} points.{again}", (error * 10.0).ceil().max(1.0) / 10.0)
+        }
+    }
 }
 
 fn microseconds(us: f64) -> String {
@@ -130,7 +126,11 @@ mod tests {
         let sizes = [0.25, 0.375, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0].map(size).into();
         let (pool, volume) = ("fast".into(), "db".into());
         let (hit, miss) = (Some(80.0), Some(6000.0));
+        let is_enough = sampled_bytes >= SAMPLE_MIN_BYTES;
         AdviceInfo {
+            verdict: "A larger cache would help.".into(),
+            error_points: is_enough.then_some(1.41),
+            ask_again_s: is_enough.then_some(3700),
             pool,
             volume,
             seen_s: 7980,
@@ -143,12 +143,12 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_twice_the_cache_would_bring_and_fits_a_terminal() {
+    fn the_verdict_comes_first_and_the_table_fits_a_terminal() {
         let text = words(&advice(1 << 30), Width::of(80));
         assert!(text.starts_with("volume db of pool fast: 15.0 GiB read in 2h 13m 00s\n"), "{text}");
-        let twice = "\ntwice the cache (1.9 GiB): hits 90.0 -> 95.0 %, a read 680 µs -> 380 µs\n";
-        assert!(text.contains(twice), "{text}");
-        assert!(text.contains("98.8 %+") && text.contains("\n+: so much or more"), "{text}");
+        let verdict = "A larger cache would help. The error is about 1.5 points. Ask again in 2 hours.\n";
+        assert!(text.contains(verdict), "{text}");
+        assert!(text.contains("98.8 %+") && text.contains("\n+: at least"), "{text}");
         for columns in 40..200_usize {
             let text = words(&advice(1 << 30), Width::of(columns as u16));
             assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}: {text}");
@@ -156,8 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn it_says_nothing_of_a_small_sample() {
+    fn a_small_sample_has_no_table() {
         let text = words(&advice(4096), Width::unlimited());
-        assert!(text.contains("too little") && !text.contains("twice"), "{text}");
+        assert!(text.contains("Ask again when") && !text.contains("x2"), "{text}");
     }
 }

@@ -60,8 +60,11 @@ fn info(
     capacity: u64,
     [hit_us, miss_us]: [Option<f64>; 2],
 ) -> AdviceInfo {
+    // A larger cache never misses more. Each size has a sample of its own, so the estimates can.
+    let mut least_misses = 1.0_f64;
     let size = |(point, eighths): (&forebay_core::CurvePoint, u64)| {
-        let misses = point.miss_ratio()?;
+        least_misses = least_misses.min(point.miss_ratio()?);
+        let misses = least_misses;
         Some(AdviceSize {
             times: eighths as f64 / 8.0,
             capacity_bytes: capacity * eighths / 8 * BLOCK,
@@ -71,7 +74,13 @@ fn info(
             read_mean_us: hit_us.zip(miss_us).map(|(hit, miss)| hit * (1.0 - misses) + miss * misses),
         })
     };
+    let sizes: Vec<AdviceSize> = curve.points.iter().zip(CURVE_EIGHTHS).filter_map(size).collect();
+    let error_points = error_points(curve);
+    let ask_again_s = ask_again_s(error_points, seen.as_secs());
     AdviceInfo {
+        verdict: verdict(&sizes, error_points),
+        error_points,
+        ask_again_s,
         pool,
         volume,
         seen_s: seen.as_secs(),
@@ -79,8 +88,78 @@ fn info(
         capacity_bytes: capacity * BLOCK,
         read_hit_mean_us: hit_us,
         read_miss_mean_us: miss_us,
-        sizes: curve.points.iter().zip(CURVE_EIGHTHS).filter_map(size).collect(),
+        sizes,
     }
+}
+
+/// Fewest distinct blocks of a sample that an estimate is made of.
+const DISTINCT_MIN: u64 = 100;
+/// An error below this is not worth waiting for, in percentage points.
+const ERROR_GOAL: f64 = 1.0;
+/// Counts go back so far, so waiting longer makes no error smaller.
+const SEEN_MAX_S: u64 = 24 * 3600;
+
+/// Two standard errors of the share of hits at the present size, in percentage points.
+///
+/// The sample is of blocks, and reads of one block hit or miss together, so its size is the number
+/// of distinct blocks, not that of reads. Misses of the largest size are about those: nearly all of
+/// them are first reads. The estimate is that of Agresti and Coull (1998), which is not zero for a
+/// share of 0 or 1.
+fn error_points(curve: &MissRatioCurve) -> Option<f64> {
+    let now = curve.points.iter().zip(CURVE_EIGHTHS).find(|(_, eighths)| *eighths == 8)?.0;
+    let distinct = curve.points.last()?.sampled_miss_blocks.min(now.sampled_blocks);
+    if distinct < DISTINCT_MIN {
+        return None;
+    }
+    let size = distinct as f64 + 4.0;
+    let share = (now.miss_ratio()?.clamp(0.0, 1.0) * distinct as f64 + 2.0) / size;
+    Some(200.0 * (share * (1.0 - share) / size).sqrt())
+}
+
+/// The error falls with the square root of the time.
+fn ask_again_s(error_points: Option<f64>, seen_s: u64) -> Option<u64> {
+    let error = error_points?;
+    let needed = (seen_s as f64 * (error / ERROR_GOAL).powi(2)) as u64;
+    (error > ERROR_GOAL && seen_s < SEEN_MAX_S).then(|| needed.min(SEEN_MAX_S).saturating_sub(seen_s))
+}
+
+/// What to do about the size of the cache, in one sentence.
+fn verdict(sizes: &[AdviceSize], error_points: Option<f64>) -> String {
+    let now = sizes.iter().find(|size| size.times == 1.0);
+    let (Some(now), Some(error), Some(largest)) = (now, error_points, sizes.last()) else {
+        return "Too little was read to advise on the size of the cache.".into();
+    };
+    // A difference within the error is none.
+    let least = error.max(ERROR_GOAL);
+    let gain = largest.hit_pct - now.hit_pct;
+    if gain > least {
+        // The smallest size with most of what there is to gain.
+        let enough = now.hit_pct + least.max(gain * 0.8);
+        let better = sizes.iter().find(|size| size.times > 1.0 && size.hit_pct >= enough).unwrap_or(largest);
+        let bound = if better.is_lower_bound { "at least " } else { "" };
+        return format!(
+            "A larger cache would help: {} (x{}) would answer {bound}{:.1} % of the reads, not {:.1} %.",
+            rounded(better.capacity_bytes),
+            better.times,
+            better.hit_pct,
+            now.hit_pct
+        );
+    }
+    let smaller = sizes.iter().find(|size| size.times < 1.0 && size.hit_pct >= now.hit_pct - least);
+    let larger = "A larger cache would not answer more reads";
+    match smaller {
+        Some(size) => {
+            format!("{larger}, and {} (x{}) would answer as many.", rounded(size.capacity_bytes), size.times)
+        }
+        None => format!("{larger}."),
+    }
+}
+
+/// Bytes with one digit behind the point.
+fn rounded(bytes: u64) -> String {
+    let units = [(1_u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")];
+    let (unit, name) = units.into_iter().find(|(unit, _)| bytes >= *unit).unwrap_or((1 << 10, "KiB"));
+    format!("{:.1} {name}", bytes as f64 / unit as f64)
 }
 
 #[cfg(test)]
@@ -108,5 +187,57 @@ mod tests {
         let twice = &info.sizes[6];
         assert!(twice.is_lower_bound && (twice.read_mean_us.unwrap() - 350.0).abs() < 1e-9);
         assert_eq!((info.seen_s, info.read_bytes), (90, 1 << 32));
+    }
+
+    /// A curve of these hit ratios, in percent, from a sample of ten times `tenths` reads.
+    fn advice(hits: [u64; 11], tenths: u64, seen_s: u64) -> AdviceInfo {
+        let point = |(eighths, hits): (&u64, u64)| CurvePoint {
+            eighths: *eighths,
+            sampled_blocks: tenths * 10,
+            sampled_miss_blocks: tenths * (100 - hits) / 10,
+            expected_sample_blocks: tenths * 10,
+            is_upper_bound: false,
+        };
+        let points = CURVE_EIGHTHS.iter().zip(hits).map(point).collect();
+        let curve = MissRatioCurve { since: 0, read_blocks: 1 << 20, points };
+        info("fast".into(), "db".into(), &curve, Duration::from_secs(seen_s), 1 << 18, [None, None])
+    }
+
+    #[test]
+    fn hits_never_fall_with_the_size() {
+        let advice = advice([50, 60, 70, 80, 89, 88, 90, 87, 90, 90, 89], 100_000, 60);
+        let hits: Vec<f64> = advice.sizes.iter().map(|size| size.hit_pct.round()).collect();
+        assert_eq!(hits, [50.0, 60.0, 70.0, 80.0, 89.0, 89.0, 90.0, 90.0, 90.0, 90.0, 90.0]);
+    }
+
+    #[test]
+    fn the_verdict_names_a_size_or_none() {
+        let grows = advice([20, 25, 30, 40, 50, 60, 70, 85, 89, 90, 90], 100_000, 60).verdict;
+        assert_eq!(
+            grows,
+            "A larger cache would help: 3.0 GiB (x3) would answer 85.0 % of the reads, not 50.0 %."
+        );
+        let fits = advice([50, 60, 90, 90, 90, 90, 90, 90, 90, 90, 90], 100_000, 60).verdict;
+        assert_eq!(
+            fits,
+            "A larger cache would not answer more reads, and 512.0 MiB (x0.5) would answer as many."
+        );
+        let needed = advice([20, 25, 30, 40, 90, 90, 90, 90, 90, 90, 90], 100_000, 60).verdict;
+        assert_eq!(needed, "A larger cache would not answer more reads.");
+    }
+
+    #[test]
+    fn a_small_sample_has_an_error_that_time_mends() {
+        let few = advice([50; 11], 1_000, 3600);
+        let error = few.error_points.unwrap();
+        // 5,000 distinct blocks, half of the reads hit: two standard errors are 100 / sqrt(5,000)
+        // points.
+        assert!((error - 1.41).abs() < 0.01, "{error}");
+        assert_eq!(few.ask_again_s, Some(3594));
+        let many = advice([50; 11], 1_000_000, 3600);
+        assert!(many.error_points.unwrap() < 0.2 && many.ask_again_s.is_none());
+        let none = advice([50; 11], 10, 60);
+        assert_eq!((none.error_points, none.ask_again_s), (None, None));
+        assert!(none.verdict.starts_with("Too little was read"), "{}", none.verdict);
     }
 }

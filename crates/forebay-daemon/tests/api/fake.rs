@@ -461,6 +461,9 @@ impl Admin for Fake {
             read_hit_mean_us: Some(80.5),
             read_miss_mean_us: None,
             sizes: vec![size],
+            verdict: "A larger cache would not answer more reads.".into(),
+            error_points: Some(0.5),
+            ask_again_s: None,
         })
     }
 

@@ -167,16 +167,17 @@ fn the_curve_of_the_selected_volume_is_asked_for_shown_and_left() {
     let advice: AdviceInfo =
         client::read(&json!({ "pool": "fast", "volume": "db", "seen_s": 7980, "read_bytes": 1 << 30,
         "capacity_bytes": 1_000_000_000, "read_hit_mean_us": 80.0, "read_miss_mean_us": 5000.0,
-        "sizes": [size(0.5, 80.0), size(1.0, 90.0), size(2.0, 95.0)] }))
+        "sizes": [size(0.5, 80.0), size(1.0, 90.0), size(2.0, 95.0)],
+        "verdict": "A larger cache would help.", "error_points": 0.4 }))
         .unwrap();
     state.take_advice(Ok(advice.clone()));
-    assert!(!screen(&state, now, 80, 24).contains("twice the cache"), "nobody has asked");
+    assert!(!screen(&state, now, 80, 24).contains("larger cache"), "nobody has asked");
     assert_eq!(press(&mut state, KeyCode::Char('m')), Action::Advise("db".into()));
     assert!(screen(&state, now, 80, 24).contains("the daemon is asked"));
     state.take_advice(Ok(advice));
     let text = screen(&state, now, 80, 24);
     assert!(
-        text.contains("twice the cache (1.9 GiB): hits 90.0 -> 95.0 %") && text.contains("now x1"),
+        text.contains("A larger cache would help. The error is about 0.4 points.") && text.contains("now x1"),
         "{text}"
     );
     for (width, height) in [(1, 1), (20, 5), (200, 3)] {
