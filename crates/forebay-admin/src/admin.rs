@@ -1,13 +1,13 @@
 //! Interface of the operator to the daemon. HTTP, the control files and the process itself use it.
 //!
-//! [`Admin`] is the one interface. The structures are what the HTTP API speaks, so their names and
+//! [`Admin`] is the one interface. The HTTP API transfers these structures, so their names and
 //! fields are part of its contract (see `docs/operate/api.md`). Sizes are bytes, times are seconds
-//! since 1970 or durations in nanoseconds, and names say so.
+//! since 1970 or durations in nanoseconds, as their names state.
 //!
 //! Invariants
 //! - A call that fails has changed nothing.
-//! - What takes longer than a moment (drains, and what needs one) is a job; the call returns it at
-//!   once.
+//! - Work that takes longer than a moment (drains, and changes that need one) is a job; the call
+//!   returns it at once.
 
 use crate::MessageId;
 use crate::error::AdminError;
@@ -23,7 +23,7 @@ use crate::request::{
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Where the bytes of a trace go.
+/// Receives the bytes of a trace.
 pub type TraceSender = tokio::sync::mpsc::Sender<Vec<u8>>;
 
 /// A pool or a volume.
@@ -35,12 +35,12 @@ pub enum Target<'a> {
     Volume(&'a str),
 }
 
-/// Everything an operator can ask for. Calls may block for some seconds; they are made from threads
-/// that may.
+/// All requests of an operator. Calls may block for some seconds, so callers need threads that may
+/// block.
 pub trait Admin: Send + Sync + 'static {
-    /// About the daemon itself.
+    /// Returns the state of the daemon.
     fn daemon(&self) -> DaemonInfo;
-    /// What of the daemon itself can be changed while it runs.
+    /// Returns the daemon's settings that can be changed while it runs.
     fn daemon_settings(&self) -> BTreeMap<String, SettingInfo> {
         BTreeMap::new()
     }
@@ -49,50 +49,49 @@ pub trait Admin: Send + Sync + 'static {
         let _ = request;
         Err(AdminError::new(MessageId::SettingUnsupported, "this daemon has no settings", ""))
     }
-    /// All pools.
+    /// Returns all pools.
     fn pools(&self) -> Result<Vec<PoolInfo>, AdminError>;
-    /// One pool.
+    /// Returns one pool.
     fn pool(&self, name: &str) -> Result<PoolInfo, AdminError>;
-    /// Creates a pool, or opens one that is on these devices already.
+    /// Creates a pool, or opens the one that these devices hold.
     fn create_pool(&self, request: PoolRequest) -> Result<PoolInfo, AdminError>;
-    /// Opens a pool that is configured and not open, because that failed or because it has stopped
-    /// by itself, and attaches its volumes.
+    /// Opens a pool that is configured and not open, because opening failed or because it has
+    /// stopped by itself, and attaches its volumes.
     fn open_pool(&self, name: &str, how: OpenHow) -> Result<PoolInfo, AdminError> {
         let _ = how;
         Err(AdminError::new(MessageId::PoolOpen, format!("pool {name} is open"), ""))
     }
-    /// Makes a pool larger, while it is used.
+    /// Grows a pool online.
     fn grow_pool(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, AdminError>;
-    /// Makes a pool smaller, while it is used: a job.
+    /// Shrinks a pool online: a job.
     fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, AdminError>;
-    /// Compares everything in the cache of a pool with its checksums, while it is used: a job.
+    /// Compares all cached blocks of a pool with their checksums, online: a job.
     fn scrub_pool(&self, name: &str, request: ScrubRequest) -> Result<JobInfo, AdminError>;
-    /// Gives a pool whose cache has failed a new, empty one: its clients are disconnected for a
-    /// moment. Gives a mirrored pool another device in place of one that failed, while it is used:
-    /// a job fills it.
+    /// Gives a pool whose cache has failed a new, empty one, and disconnects its clients for a
+    /// moment. Replaces a failed device of a mirrored pool online; a job fills the new one.
     fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, AdminError>;
-    /// Closes a pool that has no volumes, and forgets it: a job. What is cached stays on its
-    /// devices unless `erase`. One that cannot be opened is forgotten with its volumes with
-    /// `force`, whatever only its cache has.
+    /// Closes a pool that has no volumes, and forgets it: a job. Cached data stays on its devices
+    /// unless `erase`. With `force`, also forgets a pool that cannot be opened, with its volumes
+    /// and the dirty data in its cache.
     fn remove_pool(&self, name: &str, erase: bool, force: bool) -> Result<JobInfo, AdminError>;
     /// Closes a pool with its volumes, writes their settings onto its cache, and forgets it: a job.
-    /// Refused while volumes are in use unless `force`.
+    /// Refuses while volumes are in use unless `force`.
     fn export_pool(&self, name: &str, request: ExportRequest) -> Result<JobInfo, AdminError>;
-    /// Opens a pool that was exported, with its settings, and attaches its volumes. One whose
-    /// backing store is not there yet is attached when it comes.
+    /// Opens an exported pool with its settings, and attaches its volumes. A volume whose backing
+    /// store is missing is attached when it appears.
     fn import_pool(&self, request: ImportRequest) -> Result<ImportInfo, AdminError>;
 
-    /// All volumes.
+    /// Returns all volumes.
     fn volumes(&self) -> Result<Vec<VolumeInfo>, AdminError>;
-    /// One volume.
+    /// Returns one volume.
     fn volume(&self, name: &str) -> Result<VolumeInfo, AdminError>;
-    /// What was lost of a volume with its cache, by address.
+    /// Returns a volume's lost ranges, by address.
     fn losses(&self, name: &str) -> Result<Vec<LossInfo>, AdminError>;
-    /// What caches of other sizes would have done for a pool, or for a volume, in this hour and the
+    /// Predicts the effect of other cache sizes on a pool or a volume, from this hour and the
     /// `hours` before it.
     fn advise(&self, target: Target<'_>, hours: u64) -> Result<AdviceInfo, AdminError>;
-    /// Records the requests of a volume: a job. The bytes of the trace go to `to`, which is closed
-    /// at the end. If they are not taken records are lost, and counted in the trace.
+    /// Records the requests of a volume: a job. The bytes of the trace go to `to`, which the job
+    /// closes at its end. If the receiver is too slow, records are lost, and the trace counts them.
     fn record_volume(
         &self,
         name: &str,
@@ -101,53 +100,54 @@ pub trait Admin: Send + Sync + 'static {
     ) -> Result<JobInfo, AdminError>;
     /// Attaches a volume to its backing store and serves it.
     fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, AdminError>;
-    /// Detaches a volume: a job. One that is in use (by a connection, or because its file is open)
-    /// is refused unless `force`. One whose backing file has no name any more is refused unless it
-    /// is written to another path, or given up with what is dirty.
+    /// Detaches a volume: a job. Refuses while the volume is in use (by a connection, or because
+    /// its file is open) unless `force`. Refuses if its backing file no longer has a name, unless
+    /// the request writes it to another path or gives up its dirty data.
     fn detach_volume(&self, name: &str, request: DetachRequest) -> Result<JobInfo, AdminError>;
-    /// Gives a volume another size (`size` as text, or `max` for all of the backing store): a job,
-    /// short if it grows. One that is in use gets smaller only with `force`.
+    /// Resizes a volume (`size` as text, or `max` for the whole backing store): a job, short if it
+    /// grows. A volume in use shrinks only with `force`.
     fn resize_volume(&self, name: &str, size: &str, force: bool) -> Result<JobInfo, AdminError>;
 
-    /// All tunables of a pool or volume.
+    /// Returns all tunables of a pool or volume.
     fn settings(&self, target: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, AdminError>;
     /// Changes tunables.
     fn set(&self, target: Target<'_>, request: SettingsRequest) -> Result<SettingsDone, AdminError>;
 
-    /// Writes everything back that is dirty now: a job.
+    /// Writes back all data that is dirty now: a job.
     fn flush_volume(&self, name: &str, deadline: Option<Duration>) -> Result<JobInfo, AdminError>;
-    /// All jobs, the newest last.
+    /// Returns all jobs, newest last.
     fn jobs(&self) -> Vec<JobInfo>;
-    /// One job.
+    /// Returns one job.
     fn job(&self, id: &str) -> Result<JobInfo, AdminError>;
-    /// Waits until a job has ended, or for so long.
+    /// Waits until a job has ended, for at most `timeout`.
     fn wait_for_job(&self, id: &str, timeout: Duration) -> Result<JobInfo, AdminError>;
     /// Cancels a job.
     fn cancel_job(&self, id: &str) -> Result<JobInfo, AdminError>;
 
-    /// The rules of a volume, in order, with their counters, as JSON.
+    /// Returns the rules of a volume, in order, with their counters, as JSON.
     fn rules(&self, volume: &str) -> Result<serde_json::Value, AdminError>;
-    /// Adds a rule; returns it, with a warning if an earlier rule hides it, as JSON.
+    /// Adds a rule; returns it as JSON, with a warning if earlier rules shadow it.
     fn add_rule(&self, volume: &str, request: RuleRequest) -> Result<serde_json::Value, AdminError>;
     /// Deletes a rule.
     fn delete_rule(&self, volume: &str, id: &str) -> Result<(), AdminError>;
 
-    /// Statistics as JSON: of one volume, or of everything.
+    /// Returns statistics as JSON: of one volume, or of everything.
     fn stats(&self, volume: Option<&str>) -> Result<serde_json::Value, AdminError>;
-    /// Rates of everything that is open, in the last seconds: little work, for who looks often.
+    /// Returns the rates of all open pools and attached volumes over the last seconds: cheap, for
+    /// frequent calls.
     fn rates(&self) -> Result<RatesOfAll, AdminError>;
-    /// Statistics of a volume under FlashCache's names.
+    /// Returns the statistics of a volume under FlashCache's names.
     fn flashcache(&self, volume: &str) -> Result<String, AdminError>;
-    /// Statistics for Prometheus.
+    /// Returns statistics for Prometheus.
     fn metrics(&self, form: MetricsForm) -> Result<String, AdminError>;
 
-    /// Reads the configuration file again and does what has changed in it.
+    /// Reads the configuration file again and applies the changes.
     fn reload(&self) -> Result<ReloadDone, AdminError>;
 
-    /// Events since a time, of this run of the daemon and of earlier ones: the newest 10,000.
+    /// Returns events since a time, of this run of the daemon and of earlier ones: the newest
+    /// 10,000.
     ///
-    /// # Errors
-    /// None are kept, or the files cannot be read in time.
+    /// No events are kept, or the files cannot be read in time.
     fn event_history(&self, since_unix_ns: u64, filter: Filter) -> Result<EventHistory, AdminError> {
         let _ = (since_unix_ns, filter);
         Err(AdminError::new(
@@ -157,16 +157,15 @@ pub trait Admin: Send + Sync + 'static {
         ))
     }
 
-    /// Runs the program for alarms (`alarm_command`) once, with a test alarm, and waits for it.
+    /// Runs the alarm program (`alarm_command`) once, with a test alarm, and waits for it.
     ///
-    /// # Errors
-    /// There is none, or it fails.
+    /// No program is set, or it fails.
     fn test_alarm_command(&self) -> Result<AlarmTested, AdminError> {
         Err(AdminError::new(MessageId::AlarmNoCommand, "this daemon runs no program for alarms", ""))
     }
 
-    /// Starts a successor (the program that lies where this one was started from), and passes
-    /// everything to it once it has read the configuration. Returns when that begins.
+    /// Starts a successor (the program at the path from which this daemon was started), and hands
+    /// everything over once it has read the configuration. Returns when the handover begins.
     fn upgrade(&self) -> Result<UpgradeBegun, AdminError> {
         Err(AdminError::new(
             MessageId::UpgradeUnsupported,

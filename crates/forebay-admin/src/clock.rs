@@ -1,27 +1,27 @@
-//! Time as events and jobs see it: two readings from one place, so that tests can hold the clock.
+//! Time for events and jobs: two readings from one source, so that tests can control the clock.
 //!
 //! Ages, rates and deadlines are taken from the monotonic reading only; the wall clock is for
-//! people and may jump.
+//! display and may jump.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Where time comes from. Both readings are cheap and never block.
+/// Source of time. Both readings are cheap and never block.
 pub trait Clock: Send + Sync + 'static {
-    /// Nanoseconds since a fixed instant of this process; never goes back.
+    /// Returns nanoseconds since a fixed instant of this process; never decreases.
     fn monotonic_ns(&self) -> u64;
-    /// Nanoseconds since 1970-01-01 00:00 UTC, as far as the system knows.
+    /// Returns nanoseconds since 1970-01-01 00:00 UTC by the system's clock.
     fn unix_ns(&self) -> u64;
 }
 
-/// The clocks of the system.
+/// The system's clocks.
 #[derive(Debug)]
 pub struct SystemClock {
     start: Instant,
 }
 
 impl SystemClock {
-    /// A clock whose monotonic reading starts now.
+    /// Creates a clock whose monotonic reading starts now.
     #[must_use]
     pub fn new() -> Self {
         Self { start: Instant::now() }
@@ -44,7 +44,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told to, for tests and simulations.
+/// A clock that tests and simulations advance.
 #[derive(Debug)]
 pub struct ManualClock {
     start_unix_ns: u64,
@@ -52,13 +52,13 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that stands at `start_unix_ns`; its monotonic reading is 0.
+    /// Creates a clock that stands at `start_unix_ns`; its monotonic reading is 0.
     #[must_use]
     pub fn new(start_unix_ns: u64) -> Self {
         Self { start_unix_ns, elapsed_ns: AtomicU64::new(0) }
     }
 
-    /// Moves both readings forward.
+    /// Advances both readings.
     pub fn advance(&self, by: Duration) {
         self.elapsed_ns.fetch_add(saturating_ns(by), Ordering::Relaxed);
     }
@@ -74,7 +74,7 @@ impl Clock for ManualClock {
     }
 }
 
-/// A duration in nanoseconds; more than 584 years is as much as fits.
+/// Converts a duration to nanoseconds, saturating at 584 years.
 pub(crate) fn saturating_ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

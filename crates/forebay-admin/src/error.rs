@@ -1,26 +1,26 @@
-//! Why something was not done, for people and for scripts.
+//! Errors of requests, for people and for scripts.
 
 use crate::MessageId;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
-/// What to do if there is no further thread.
+/// Hint for a failure to start a thread.
 const NO_THREAD: &str = "nothing was begun; the daemon is at a limit of its service (TasksMax=, LimitNPROC=, LimitAS=), its cgroup \
                              (pids.max), or the machine (threads-max): raise it, then try again";
 
-/// Why something was not done. Nothing was changed.
+/// Why a request failed. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, ToSchema)]
 #[error("{what}")]
 pub struct AdminError {
-    /// What it is about, for scripts: an id of the table of messages.
+    /// Id in the table of messages, for scripts.
     #[schema(value_type = String)]
     pub id: MessageId,
     /// Kind, for scripts.
     pub kind: ErrorKind,
-    /// What was wrong, and where.
+    /// The problem, and its place.
     pub what: String,
-    /// What to do; may be empty.
+    /// Suggested action; may be empty.
     pub hint: String,
 }
 
@@ -30,39 +30,38 @@ pub struct AdminError {
 pub enum ErrorKind {
     /// No pool, volume, job, rule or alarm of that name.
     NotFound,
-    /// The request makes no sense whatever the state: unknown key, value out of range,
-    /// contradiction.
+    /// The request is wrong in any state: unknown key, value out of range, contradiction.
     Invalid,
-    /// Not in this state: the name is taken, the volume is being detached, the pool is in use.
+    /// Refused in this state: the name is taken, the volume is being detached, the pool is in use.
     Conflict,
-    /// A device, file or socket did not do what was asked.
+    /// A device, file or socket failed.
     Failed,
     /// The daemon is stopping, or too busy to answer in time.
     Unavailable,
-    /// Whoever asks may not.
+    /// The caller lacks permission.
     Denied,
 }
 
 impl AdminError {
-    /// An error with an id, which has the kind with it.
+    /// Creates an error with this id, and the kind of the id.
     #[must_use]
     pub fn new(id: MessageId, what: impl ToString, hint: impl ToString) -> Self {
         Self { id, kind: id.kind(), what: what.to_string(), hint: hint.to_string() }
     }
 
-    /// The same error, of another kind than its id usually has.
+    /// Changes the kind from the usual one of its id.
     #[must_use]
     pub fn of_kind(self, kind: ErrorKind) -> Self {
         Self { kind, ..self }
     }
 
-    /// There is no thread for what was asked, so it was not begun.
+    /// Creates the error for a failed start of a thread: the work was not begun.
     #[must_use]
     pub fn no_thread(error: &std::io::Error) -> Self {
         Self::new(MessageId::DaemonNoThread, format!("cannot start a thread: {error}"), NO_THREAD)
     }
 
-    /// There is no such thing; `known` are the names that there are.
+    /// Creates the error for a name that does not exist; `known` lists the names that do.
     #[must_use]
     pub fn not_found(id: MessageId, what: &str, name: &str, known: &[&str]) -> Self {
         let known = if known.is_empty() {

@@ -1,67 +1,67 @@
-//! Answers about the flash of a pool: what was written to it, and how its budget stands.
+//! Flash of a pool: bytes written to it, and the state of its endurance budget.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// What was written to a cache device.
+/// Writes to a cache device.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct FlashInfo {
     /// Bytes that the engine has written since the pool was opened.
     pub written_bytes: u64,
-    /// Seconds since then.
+    /// Seconds since the pool was opened.
     pub written_for_s: u64,
     /// The same bytes by cause: `client writes`, `fills`, `kept blocks` and so on.
     pub written_by_cause: BTreeMap<String, u64>,
-    /// Bytes a day at the rate of the last hour, day and week, as far as there are so many.
+    /// Bytes a day at the rate of the last hour, day and week, for the periods that have passed.
     #[serde(default)]
     pub bytes_a_day: BTreeMap<String, u64>,
-    /// What the disks below it report.
+    /// Wear reports of the disks below it.
     #[serde(default)]
     pub wear: Vec<WearInfo>,
-    /// Why they report nothing, or not all of them.
+    /// Why wear reports are missing, all or some.
     #[serde(default)]
     pub wear_unknown: Option<String>,
-    /// How long it lasts at this rate, in words.
+    /// Remaining life at this rate, in words.
     #[serde(default)]
     pub life: Option<String>,
-    /// The same in days.
+    /// Remaining life in days.
     #[serde(default)]
     pub life_days: Option<u64>,
 }
 
-/// What a disk reports of its wear.
+/// Wear report of a disk.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct WearInfo {
     /// The disk: a path below `/dev`.
     pub disk: String,
     /// Its model.
     pub model: String,
-    /// Its size.
+    /// Its size, in bytes.
     pub capacity_bytes: Option<u64>,
-    /// How much of its rated life is used, percent; more than 100 is possible.
+    /// Share of its rated life that is used, in percent; may exceed 100.
     pub used_pct: Option<u64>,
-    /// Spare blocks that are left, percent.
+    /// Spare blocks left, in percent.
     pub spare_pct: Option<u64>,
-    /// What its maker calls too few.
+    /// Threshold of spare blocks set by its manufacturer, in percent.
     pub spare_least_pct: Option<u64>,
-    /// Bytes that it was given to write in its life, by everybody.
+    /// Bytes written to it over its life, by all hosts and programs.
     pub written_bytes: Option<u64>,
     /// Errors that it could not correct.
     pub media_errors: Option<u64>,
-    /// It says that it fails, or is about to.
+    /// It reports that it fails or is about to.
     pub failing: bool,
-    /// What else it warns of.
+    /// Its other warnings.
     pub warnings: Vec<String>,
-    /// Seconds since 1970 when it was asked.
+    /// When it was queried, in seconds since 1970.
     pub read_unix_s: u64,
 }
 
-/// From so much on a disk is nearly used up, percent.
+/// Used life from which a disk is nearly worn out, in percent.
 const USED_CONCERN_PCT: u64 = 90;
 
 impl WearInfo {
-    /// What somebody should do something about, in words; nothing if all is well.
+    /// Returns conditions that need an operator's action, in words; empty if there are none.
     #[must_use]
     pub fn concerns(&self) -> Vec<String> {
         let mut concerns = Vec::new();
@@ -81,21 +81,21 @@ impl WearInfo {
     }
 }
 
-/// How `endurance_budget` of a pool stands.
+/// State of a pool's `endurance_budget`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EnduranceInfo {
     /// Bytes a day.
     pub budget_bytes: u64,
-    /// Bytes that were saved and may be written later; negative: what clients have written beyond
-    /// the budget. A day's at most, either way.
+    /// Bytes that were saved and may be written later; negative: bytes that clients have written
+    /// beyond the budget. At most a day's budget either way.
     pub saved_bytes: i64,
-    /// Bytes a day that fills and kept blocks may take at this moment.
+    /// Bytes a day that fills and kept blocks may use now.
     pub optional_bytes: u64,
-    /// What it holds back, in words.
+    /// Current restraint of the budget, in words.
     pub restraint: String,
-    /// Blocks that reads missed since the start and that the budget had left out: what it cost, at
-    /// most.
+    /// Read misses since the start, in blocks, that the budget had kept out of the cache: an upper
+    /// bound of its cost.
     pub missed_blocks: u64,
-    /// All blocks that reads looked for since the start.
+    /// All blocks that reads looked up since the start.
     pub read_blocks: u64,
 }

@@ -1,14 +1,14 @@
-//! The operator's contract: what can be asked of the daemon, as types and one trait. Everything
-//! that asks or answers is built on it.
+//! The operator's contract: the daemon's requests and answers, as types and one trait. All clients
+//! and servers of the admin API build on it.
 //!
 //! - `admin`: [`Admin`], the one interface.
-//! - `request`: what is asked for.
-//! - `info`, `flash`: what is answered.
-//! - `error`: why something was not done.
+//! - `request`: requests.
+//! - `info`, `flash`: answers.
+//! - `error`: errors of requests.
 //! - `message`: the ids of messages, for scripts.
-//! - [`jobs`]: work that takes long.
-//! - [`events`]: what happens, told to whoever follows, and alarms.
-//! - [`clock`]: time as jobs and events see it.
+//! - [`jobs`]: long work.
+//! - [`events`]: events for readers that follow them, and alarms.
+//! - [`clock`]: time for jobs and events.
 #![forbid(unsafe_code)]
 
 mod admin;

@@ -1,5 +1,5 @@
-//! Ids of messages. Each situation that a person may look up has one. Scripts and tests compare
-//! the ids, and people read the words, which may change. An id is never renamed.
+//! Ids of messages: one for each situation that a reader may look up. Scripts and tests compare the
+//! ids; the words may change. An id is never renamed.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use serde::{Serialize, Serializer};
 use crate::ErrorKind;
 use crate::events::{EventKind, Severity};
 
-/// What the table says of a message beside its name: the kind of an error, or the severity of a
-/// line that is none.
+/// Class of a message in the table: the kind of an error, or the severity of a line that is no
+/// error.
 #[derive(Clone, Copy)]
 enum Class {
     NotFound,
@@ -58,15 +58,15 @@ impl Class {
     }
 }
 
-/// Writes the enum and its tables from one list, so that none can miss an entry.
+/// Generates the enum and its tables from one list, so that none can miss an entry.
 macro_rules! messages {
     ($($variant:ident, $name:literal, $class:ident, $help:literal;)*) => {
-        /// What a message is about.
+        /// Id of a message.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[non_exhaustive]
         pub enum MessageId {
             $(#[doc = $help] $variant,)*
-            /// What an event of this kind is about: the name of the event is the id.
+            /// A message about an event of this kind: the name of the event is the id.
             Event(EventKind),
         }
 
@@ -74,13 +74,13 @@ macro_rules! messages {
             /// All ids that are not names of events, in the order of the documentation.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The stable name.
+            /// Returns the stable name.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* Self::Event(kind) => kind.name() }
             }
 
-            /// One line for people.
+            /// Returns the description, in one line.
             #[must_use]
             pub fn help(self) -> &'static str {
                 match self { $(Self::$variant => $help,)* Self::Event(kind) => kind.help() }
@@ -411,7 +411,7 @@ messages! {
     UblkRemoval, "ublk.removal", Failed, "The block device cannot be removed.";
 }
 
-/// An error that is about the same as an event has this kind.
+/// Returns the class of an event's kind, which errors about the same condition share.
 fn class_of(kind: EventKind) -> Class {
     match kind {
         EventKind::BackingChanged | EventKind::CacheFailed | EventKind::VolumeAbsent => Class::Conflict,
@@ -421,13 +421,13 @@ fn class_of(kind: EventKind) -> Class {
 }
 
 impl MessageId {
-    /// The kind of an error with this id, unless the error says otherwise.
+    /// Returns the default kind of an error with this id.
     #[must_use]
     pub fn kind(self) -> ErrorKind {
         self.class().kind()
     }
 
-    /// The severity of a line with this id, unless the line says otherwise.
+    /// Returns the default severity of a line with this id.
     #[must_use]
     pub fn severity(self) -> Severity {
         match self {
@@ -436,13 +436,14 @@ impl MessageId {
         }
     }
 
-    /// Kind of the error, or severity of what is none, as the documentation calls it.
+    /// Returns the kind of an error, or the severity of another message, as the documentation names
+    /// it.
     #[must_use]
     pub fn class_name(self) -> &'static str {
         self.class().name()
     }
 
-    /// The id of that name; names of events are ids too.
+    /// Returns the id with this name; names of events are ids too.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         let own = Self::ALL.iter().copied().find(|id| id.name() == name);

@@ -4,59 +4,58 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// What was not asked for is not sent: an older daemon does not know of it.
+/// Flags that are not set are not sent: an older daemon does not know them.
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// In which text metrics are wanted.
+/// Text format of metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MetricsForm {
-    /// Prometheus' own text format, version 0.0.4: what everything reads.
+    /// Prometheus text format, version 0.0.4, which all collectors read.
     #[default]
     Text,
     /// OpenMetrics 1.0.
     OpenMetrics,
 }
 
-/// Another device in place of a sound one, a new cache for a pool whose cache has failed, or a new
-/// device for a mirrored one.
+/// Replaces a healthy device, a failed cache (with a new, empty one), or a failed device of a
+/// mirrored cache.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplaceRequest {
-    /// An empty device, or a file to make.
+    /// An empty device, or a file to create.
     pub device: DeviceRequest,
-    /// The second one, if both devices of a mirrored pool have failed.
+    /// The second device, if both devices of a mirrored pool have failed.
     #[serde(default)]
     pub other: Option<DeviceRequest>,
-    /// The device that leaves, if the cache is sound: its path. May be left out if it is the only
-    /// one.
+    /// Path of the device to replace, if the cache is healthy. Optional if it is the only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old: Option<String>,
-    /// What is lost is given up: the volumes have there what their backing stores have, which is
+    /// Gives up lost data: there the volumes have the content of their backing stores, which is
     /// older.
     #[serde(default)]
     pub discard_lost: bool,
-    /// Take a device that is not blank but begins with zeroes: what is on it is overwritten.
+    /// Takes a device that is not blank but begins with zeroes, and overwrites its content.
     #[serde(default, skip_serializing_if = "is_false")]
     pub overwrite: bool,
-    /// Make a cache file that leaves less than a tenth of its file system.
+    /// Creates a cache file that leaves less than a tenth of its file system free.
     #[serde(default, skip_serializing_if = "is_false")]
     pub fill: bool,
 }
 
-/// What an operator allows of devices on which a cache is made.
+/// Permissions for devices on which a cache is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Taking {
-    /// One that is not blank but begins with zeroes may be taken.
+    /// A device that is not blank but begins with zeroes may be taken.
     pub overwrite: bool,
-    /// A cache file may leave less than a tenth of its file system.
+    /// A cache file may leave less than a tenth of its file system free.
     pub fill: bool,
 }
 
 impl GrowRequest {
-    /// What it allows of its device.
+    /// Returns the permissions for its device.
     #[must_use]
     pub fn taking(&self) -> Taking {
         Taking { overwrite: self.overwrite, fill: self.fill }
@@ -64,7 +63,7 @@ impl GrowRequest {
 }
 
 impl ReplaceRequest {
-    /// What it allows of its devices.
+    /// Returns the permissions for its devices.
     #[must_use]
     pub fn taking(&self) -> Taking {
         Taking { overwrite: self.overwrite, fill: self.fill }
@@ -72,7 +71,7 @@ impl ReplaceRequest {
 }
 
 impl PoolRequest {
-    /// What it allows of its devices.
+    /// Returns the permissions for its devices.
     #[must_use]
     pub fn taking(&self) -> Taking {
         Taking { overwrite: self.overwrite, fill: self.fill }
@@ -80,7 +79,7 @@ impl PoolRequest {
 }
 
 impl OpenHow {
-    /// What it allows of the pool's devices.
+    /// Returns the permissions for the pool's devices.
     #[must_use]
     pub fn taking(&self) -> Taking {
         Taking { overwrite: self.overwrite, fill: self.fill }
@@ -93,7 +92,7 @@ impl OpenHow {
 pub struct DeviceRequest {
     /// File or block device.
     pub path: String,
-    /// Size to make a new file with, such as `10GiB`.
+    /// Size of a new file, such as `10GiB`.
     #[serde(default)]
     pub size: Option<String>,
 }
@@ -109,42 +108,42 @@ pub struct PoolRequest {
     /// Tunables, as text.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
-    /// Take a device that is not blank but begins with zeroes: what is on it is overwritten.
+    /// Takes a device that is not blank but begins with zeroes, and overwrites its content.
     #[serde(default, skip_serializing_if = "is_false")]
     pub overwrite: bool,
-    /// Make a cache file that leaves less than a tenth of its file system.
+    /// Creates a cache file that leaves less than a tenth of its file system free.
     #[serde(default, skip_serializing_if = "is_false")]
     pub fill: bool,
-    /// Give up a recorded cache of this name or on these devices that may hold dirty data: it is
-    /// refused should it come back.
+    /// Gives up a recorded cache of this name or on these devices that may hold dirty data: the
+    /// daemon refuses it if it returns.
     #[serde(default, skip_serializing_if = "is_false")]
     pub new_cache: bool,
 }
 
-/// What an operator allows when a pool is opened.
+/// Permissions for opening a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OpenHow {
-    /// Make a new cache where the recorded one is not there, and give that one up: it is refused
-    /// should it come back.
+    /// Creates a new cache if the recorded one is missing, and gives that one up: the daemon
+    /// refuses it if it returns.
     #[serde(default)]
     pub new_cache: bool,
-    /// Take a device that is not blank but begins with zeroes: what is on it is overwritten.
+    /// Takes a device that is not blank but begins with zeroes, and overwrites its content.
     #[serde(default)]
     pub overwrite: bool,
-    /// Make a cache file that leaves less than a tenth of its file system.
+    /// Creates a cache file that leaves less than a tenth of its file system free.
     #[serde(default)]
     pub fill: bool,
 }
 
-/// How a pool leaves for another host.
+/// How to export a pool for another host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExportRequest {
-    /// Write everything back first. Otherwise dirty data stays in the cache and moves with it.
+    /// Writes all dirty data back first. Otherwise it stays in the cache and moves with it.
     #[serde(default)]
     pub drain: bool,
-    /// Also if clients use its volumes: they are cut off.
+    /// Exports the pool even if clients use its volumes: they are disconnected.
     #[serde(default)]
     pub force: bool,
 }
@@ -155,47 +154,47 @@ pub struct ExportRequest {
 pub struct ImportRequest {
     /// All devices of its cache, in any order.
     pub devices: Vec<String>,
-    /// Another name for the pool.
+    /// A new name for the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// Backing stores, as URIs, by volume. Those of a cache without a key must all be named.
+    /// Backing stores, as URIs, by volume. A cache without a key requires all of them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub backing: BTreeMap<String, String>,
-    /// Exports, as URIs, by volume; an empty list for a volume that is to have none. Those of a
-    /// cache without a key must all be named.
+    /// Exports, as URIs, by volume; an empty list for a volume without exports. A cache without a
+    /// key requires all of them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub exports: BTreeMap<String, Vec<String>>,
-    /// The key of an encrypted cache: a path, or `credential:NAME`.
+    /// Key of an encrypted cache: a path, or `credential:NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_file: Option<String>,
-    /// Only say what would be done.
+    /// Only reports what an import would do.
     #[serde(default, skip_serializing_if = "is_false")]
     pub dry_run: bool,
 }
 
-/// How a pool is to grow: one of the two.
+/// How to grow a pool: exactly one of the two.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrowRequest {
-    /// A further cache device.
+    /// A cache device to add.
     #[serde(default)]
     pub device: Option<DeviceRequest>,
-    /// New size of the last cache device (`20GiB`); `max` for all of a block device.
+    /// New size of the last cache device (`20GiB`); `max` for the whole block device.
     #[serde(default)]
     pub size: Option<String>,
-    /// Take a device that is not blank but begins with zeroes: what is on it is overwritten.
+    /// Takes a device that is not blank but begins with zeroes, and overwrites its content.
     #[serde(default, skip_serializing_if = "is_false")]
     pub overwrite: bool,
-    /// Make a cache file that leaves less than a tenth of its file system.
+    /// Creates a cache file that leaves less than a tenth of its file system free.
     #[serde(default, skip_serializing_if = "is_false")]
     pub fill: bool,
 }
 
-/// How a pool is to shrink: one of the two.
+/// How to shrink a pool: exactly one of the two.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ShrinkRequest {
-    /// Give up this cache device, one of several: its path.
+    /// Path of the cache device to give up, one of several.
     #[serde(default)]
     pub device: Option<String>,
     /// New size of the last cache device.
@@ -203,23 +202,23 @@ pub struct ShrinkRequest {
     pub size: Option<String>,
 }
 
-/// How a pool is to be scrubbed.
+/// How to scrub a pool.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScrubRequest {
-    /// Most bytes read from the cache in a second, as text (`64MiB`, which is also the default).
+    /// Most bytes read from the cache per second, as text (`64MiB`, which is also the default).
     #[serde(default)]
     pub rate: Option<String>,
 }
 
-/// How the requests of a volume are to be recorded.
+/// How to record the requests of a volume.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecordRequest {
-    /// Seconds after which it ends, at most 2,592,000 (30 days).
+    /// Seconds after which the recording ends, at most 2,592,000 (30 days).
     #[schema(minimum = 1, maximum = 2_592_000)]
     pub for_s: u64,
-    /// Size in bytes that the trace does not exceed; 1 GiB if left out.
+    /// Maximum size of the trace, in bytes; 1 GiB by default.
     #[serde(default)]
     #[schema(minimum = 4096)]
     pub max_bytes: Option<u64>,
@@ -231,13 +230,13 @@ pub struct RecordRequest {
 pub struct VolumeRequest {
     /// Name.
     pub name: String,
-    /// Pool that is to cache it; may be left out if there is only one.
+    /// Pool that caches it; optional if there is only one.
     #[serde(default)]
     pub pool: Option<String>,
-    /// URI of the backing store; empty if the volume is configured. Of one that is configured and
-    /// not attached: where its backing store is now.
+    /// URI of the backing store; empty if the volume is configured. For a volume that is configured
+    /// and not attached: the new place of its backing store.
     pub backing: String,
-    /// URIs under which clients are to find it.
+    /// URIs under which clients reach it.
     #[serde(default)]
     pub exports: Vec<String>,
     /// Tunables, as text.
@@ -245,53 +244,53 @@ pub struct VolumeRequest {
     pub settings: BTreeMap<String, String>,
 }
 
-/// What becomes of dirty data when a volume is detached.
+/// Treatment of dirty data when a volume is detached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DetachHow {
-    /// It is written back first; the backing store is whole afterwards.
+    /// It is written back first; the backing store is complete afterwards.
     #[default]
     Drain,
-    /// It stays in the cache, and the backing store is not to be used without it; attaching again
-    /// is warm.
+    /// It stays in the cache, and the backing store must not be used without it; the next attach is
+    /// warm.
     Keep,
-    /// It is thrown away.
+    /// It is discarded.
     Discard,
 }
 
-/// How a volume is detached.
+/// How to detach a volume.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DetachRequest {
-    /// What becomes of dirty data.
+    /// Treatment of dirty data.
     pub how: DetachHow,
-    /// Also if clients use it.
+    /// Detaches the volume even if clients use it.
     pub force: bool,
-    /// Drained, and then its backing file is written to this path, before it is closed: the way out
-    /// for one that has lost its name. Nothing may be there.
+    /// Path to which the backing file is written after the drain, before it is closed: for a file
+    /// that has lost its name. The path must not exist.
     pub save_to: Option<String>,
 }
 
-/// What a change of mode away from write-back does with dirty data.
+/// Treatment of dirty data in a change of mode away from write-back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Leaving {
-    /// New writes follow the new mode at once; dirty data is written back in its own time.
+    /// New writes follow the new mode at once; dirty data is destaged at the usual pace.
     #[default]
     Lazy,
-    /// A job writes everything back.
+    /// A job writes all dirty data back.
     Drain,
 }
 
-/// Tunables to change. All are changed or none.
+/// Tunables to change: all or none.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SettingsRequest {
     /// Key to new value, as text; `null` sets the default.
     pub set: BTreeMap<String, Option<String>>,
-    /// Until the next start only: the configuration file stays as it is.
+    /// Until the next start only: the configuration file is not changed.
     #[serde(default)]
     pub temporary: bool,
-    /// What to do with dirty data if the mode leaves write-back.
+    /// Treatment of dirty data if the mode changes away from write-back.
     #[serde(default)]
     pub leaving: Leaving,
 }
@@ -300,9 +299,9 @@ pub struct SettingsRequest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleRequest {
-    /// The rule as it is typed: `bypass exe=rsync direction=read`.
+    /// The rule in text form: `bypass exe=rsync direction=read`.
     pub rule: String,
-    /// Place in the list, from 0; at its end if left out.
+    /// Index in the list, from 0; at the end by default.
     #[serde(default)]
     pub position: Option<usize>,
 }

@@ -11,7 +11,7 @@ pub struct AddressRange {
     prefix_bits: u8,
 }
 
-/// An address as a number, and how many bits it has.
+/// Returns an address as a number, with its length in bits.
 fn number(address: IpAddr) -> (u128, u8) {
     match address {
         IpAddr::V4(address) => (u128::from(address.to_bits()), 32),
@@ -20,8 +20,7 @@ fn number(address: IpAddr) -> (u128, u8) {
 }
 
 impl AddressRange {
-    /// Whether an address lies in the range. An IPv4 address that came as IPv6 counts as what it
-    /// is.
+    /// Returns whether an address is in the range. An IPv4 address in IPv6 form counts as IPv4.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let ((first, bits), (number, its_bits)) = (number(self.first), number(address.to_canonical()));

@@ -1,4 +1,4 @@
-//! A cache device as people write it: `PATH[:SIZE]`.
+//! A cache device in text form: `PATH[:SIZE]`.
 
 use forebay_export::size::ByteSize;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use std::str::FromStr;
 pub struct CacheSpec {
     /// File or block device.
     pub path: PathBuf,
-    /// Size in bytes, if one was given. Needed to make a new cache file.
+    /// Size in bytes, if given. Required to create a cache file.
     pub size_bytes: Option<u64>,
 }
 
-/// `PATH[:SIZE]`. A path with colons is taken as it is if it exists, or if nothing like a size
-/// follows the last colon. So is one in `/dev` unless what precedes the colon is there: names of
-/// devices have colons (`/dev/disk/by-path/...-ata-1:0`), and no cache file is made in `/dev`, but
-/// for `/dev/shm`.
+/// `PATH[:SIZE]`. A path with colons is a whole path if it exists, or if the text after the last
+/// colon does not look like a size. A path in `/dev` is also whole unless the part before the colon
+/// exists: device names contain colons (`/dev/disk/by-path/...-ata-1:0`), and no cache file is
+/// created in `/dev`, except in `/dev/shm`.
 impl FromStr for CacheSpec {
     type Err = String;
 

@@ -1,9 +1,9 @@
-//! The words that tunables with a choice take, as types. Each list is the only one: parsers, help
-//! texts, schema and documents come from it.
+//! The words of tunables with a choice, as types. Parsers, help texts, schema and documents all use
+//! these lists.
 
 use super::value::{Choice, Value};
 
-/// Makes an enum with a name and a line of help for each variant.
+/// Generates an enum with a name and a line of help for each variant.
 macro_rules! choices {
     ($(#[$doc:meta])* $name:ident { $($(#[$attribute:meta])* $variant:ident = $word:literal: $help:literal,)* }) => {
         $(#[$doc])*
@@ -14,7 +14,7 @@ macro_rules! choices {
             /// Every word, with its meaning.
             pub const CHOICES: &'static [Choice] = &[$(Choice { name: $word, help: $help },)*];
 
-            /// The word.
+            /// Returns the word.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
@@ -42,7 +42,7 @@ choices! {
 }
 
 choices! {
-    /// Which dirty block is written back first.
+    /// Order in which dirty blocks are destaged.
     DestageOrder {
         Elevator = "elevator": "in the order of addresses, neighbours merged",
         Fifo = "fifo": "the block that became dirty first",
@@ -61,7 +61,7 @@ choices! {
 }
 
 choices! {
-    /// How much of the destage bandwidth a volume gets when several want it.
+    /// A volume's share of the destage bandwidth when several volumes compete for it.
     Priority {
         Low = "low": "after the others",
         Normal = "normal": "as the others",
@@ -70,7 +70,7 @@ choices! {
 }
 
 choices! {
-    /// What happens to a request that no rule matches.
+    /// Action for a request that no rule matches.
     DefaultAction {
         Cache = "cache": "it is cached as the mode says",
         Bypass = "bypass": "it goes past the cache",
@@ -78,7 +78,7 @@ choices! {
 }
 
 choices! {
-    /// What is evicted when the cache is full.
+    /// Which blocks are evicted when the cache is full.
     ReclaimPolicy {
         Fifo = "fifo": "the oldest segment, whatever was hit",
         Lru = "lru": "what was not hit for the longest time, by segment",
@@ -87,7 +87,7 @@ choices! {
 }
 
 choices! {
-    /// How operations reach the kernel.
+    /// How I/O operations reach the kernel.
     IoEngine {
         Auto = "auto": "io_uring where it works, else psync",
         Uring = "uring": "io_uring, or refuse to start",
@@ -96,7 +96,7 @@ choices! {
 }
 
 choices! {
-    /// How the space of a new cache file is made.
+    /// How the space of a new cache file is allocated.
     CacheAllocation {
         Full = "full": "reserved at once, so that it cannot run out later",
         Sparse = "sparse": "as it is used; the file system must not run full",
@@ -104,7 +104,7 @@ choices! {
 }
 
 choices! {
-    /// Whether a cache lies on two devices so that either may fail.
+    /// Whether a cache is on two devices so that either may fail.
     Mirror {
         Off = "off": "one copy of everything",
         On = "on": "what only the cache has is on both of two devices, the rest on one",
@@ -112,7 +112,7 @@ choices! {
 }
 
 choices! {
-    /// Whether cache devices are told which segments hold nothing.
+    /// Whether the cache discards empty segments on its devices.
     DiscardFreed {
         Off = "off": "the cache device is not told which segments hold nothing",
         On = "on": "segments that hold nothing are discarded (TRIM), or punched out of a cache file, which is no longer reserved then",
@@ -120,7 +120,7 @@ choices! {
 }
 
 choices! {
-    /// What to do if the backing store was changed while the cache was away.
+    /// Action if the backing store was changed while the cache was absent.
     OnBackingChange {
         Refuse = "refuse": "drop what is clean; refuse to attach if anything is dirty",
         KeepDirty = "keep-dirty": "drop what is clean, write what is dirty over the change",
@@ -145,7 +145,7 @@ choices! {
 }
 
 choices! {
-    /// What the daemon writes to its log.
+    /// Messages that the daemon logs.
     LogLevel {
         Error = "error": "what failed",
         Warn = "warn": "and what may fail soon",

@@ -1,5 +1,5 @@
-//! The name of a client in its certificate, as an allow list has it. What is compared is the whole
-//! name: there are no patterns.
+//! The name of a client in its certificate, as in an allow list. The whole name is compared: there
+//! are no patterns.
 //!
 //! Invariants
 //! - Names of different kinds never match each other.
@@ -7,14 +7,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A name in a certificate, of the kind that it has there.
+/// A name in a certificate, with its kind.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum ClientName {
     /// The common name of the subject.
     Common(String),
-    /// An alternative name that is one of DNS, in small letters.
+    /// A DNS alternative name, in lower case.
     Dns(String),
-    /// An alternative name that is a URI.
+    /// A URI alternative name.
     Uri(String),
 }
 

@@ -1,5 +1,5 @@
-//! Settings that contradict each other. Pure functions over tunables: used for the file, for a live
-//! change, and for `forebay run`.
+//! Settings that conflict. Pure functions over tunables: used for the file, for a live change, and
+//! for `forebay run`.
 
 use super::choices::Mirror;
 use super::endurance;
@@ -8,11 +8,11 @@ use super::tunables::{PoolTunables, VolumeTunables};
 /// Two or more settings that cannot hold together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Conflict {
-    /// The settings of the volume that take part; the one to blame first.
+    /// Settings of the volume that take part; the first is reported.
     pub keys: Vec<&'static str>,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
-    /// What to do.
+    /// Suggested action.
     pub help: String,
 }
 
@@ -20,7 +20,7 @@ fn conflict(keys: &[&'static str], message: String, help: &str) -> Conflict {
     Conflict { keys: keys.to_vec(), message, help: help.into() }
 }
 
-/// What contradicts itself in a volume.
+/// Returns the conflicts within a volume.
 #[must_use]
 pub fn of_volume(volume: &VolumeTunables) -> Vec<Conflict> {
     let mut found = Vec::new();
@@ -43,7 +43,7 @@ pub fn of_volume(volume: &VolumeTunables) -> Vec<Conflict> {
     found
 }
 
-/// What contradicts between the settings of a pool and the number of its devices.
+/// Returns the conflicts between the settings of a pool and the number of its devices.
 #[must_use]
 pub fn of_pool(pool: &PoolTunables, devices: usize) -> Vec<Conflict> {
     let mut found = Vec::new();
@@ -74,7 +74,7 @@ pub fn of_pool(pool: &PoolTunables, devices: usize) -> Vec<Conflict> {
     found
 }
 
-/// What contradicts between a volume and its pool.
+/// Returns the conflicts between a volume and its pool.
 #[must_use]
 pub fn of_volume_in_pool(volume: &VolumeTunables, pool: &PoolTunables) -> Vec<Conflict> {
     let (high, limit) = (volume.dirty_high_pct, pool.dirty_limit_pct);

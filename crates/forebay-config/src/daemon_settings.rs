@@ -1,5 +1,5 @@
-//! Settings of the daemon that change while it runs, by name and as text: `forebay set --daemon`.
-//! The file is read by the same functions.
+//! Settings of the daemon that can be changed while it runs, by name and as text: `forebay set
+//! --daemon`. The file reader uses the same functions.
 
 use super::choices::LogLevel;
 use super::keys::{self, Key};
@@ -11,11 +11,11 @@ use std::net::SocketAddr;
 
 const LOG_LEVEL: &str = "log_level";
 const METRICS_LISTEN: &str = "metrics_listen";
-/// All of them.
+/// Their names.
 pub const NAMES: [&str; 2] = [LOG_LEVEL, METRICS_LISTEN];
 
 impl DaemonConfig {
-    /// What holds, as people write it.
+    /// Returns their current values, as text.
     #[must_use]
     pub fn live(&self) -> Vec<(&'static Key, String)> {
         let live = keys::DAEMON.iter().filter(|key| NAMES.contains(&key.name));
@@ -29,10 +29,9 @@ impl DaemonConfig {
         }
     }
 
-    /// Sets one of them to a value as people write it, or to its default.
+    /// Sets one of them to a value given as text, or to its default.
     ///
-    /// # Errors
-    /// There is no such setting, it is read at the start only, or it does not take the value.
+    /// There is no such setting, it is only read at the start, or it does not accept the value.
     /// Nothing is changed then.
     pub fn set_live(&mut self, name: &str, text: Option<&str>) -> Result<(), ValueError> {
         let default = Self::default();
@@ -66,7 +65,7 @@ fn log_level(text: &str) -> Result<LogLevel, ValueError> {
     Ok(LogLevel::from_value(level).unwrap_or(LogLevel::Info))
 }
 
-/// Where metrics are served to everybody who can connect: nowhere (`off`), or on loopback.
+/// Parses where metrics are served without a token: nowhere (`off`), or on loopback.
 pub(crate) fn metrics_address(text: &str) -> Result<Option<SocketAddr>, ValueError> {
     let text = text.trim();
     if text == "off" {

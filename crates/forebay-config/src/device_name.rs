@@ -1,32 +1,30 @@
-//! Names of devices: which of them stays when the machine is started anew, and whether two are one
-//! device.
+//! Names of devices: which of them persist across reboots, and whether two name one device.
 //!
 //! The kernel numbers disks in the order in which it finds them, so `/dev/sdb` may be another disk
-//! tomorrow. udev gives a disk further names, from what the disk says of itself. Only links below
-//! `/dev` are read here: no device is opened, and nobody is asked who may not answer.
+//! tomorrow. udev gives a disk further names, from its identification data. Only links below `/dev`
+//! are read here: no device is opened, and no operation can hang.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// Names from a disk's model and serial number, or that an administrator gave.
+/// Names from a disk's model and serial number, or set by an administrator.
 const BY_ID: &str = "/dev/disk/by-id";
-/// Names in [`BY_ID`] that tell an administrator nothing: numbers instead of model and serial
-/// number.
+/// Names in [`BY_ID`] without model and serial number, which mean nothing to an administrator.
 const NUMBERS: [&str; 8] =
     ["wwn-", "nvme-eui.", "nvme-nvme.", "nvme-uuid.", "scsi-2", "scsi-3", "dm-uuid-", "md-uuid-"];
-/// These name what is on a device, and go with that to another one.
+/// These name the content of a device, and move with it to another device.
 const OF_CONTENT: [&str; 1] = ["lvm-pv-uuid-"];
 
-/// The node that a path below `/dev` leads to. Any other path, and one that leads to nothing, is
-/// what it is.
+/// Returns the node that a path below `/dev` leads to. Returns any other path, and a dangling one,
+/// unchanged.
 #[must_use]
 pub fn node_of(path: &Path) -> PathBuf {
     let node = path.starts_with("/dev").then(|| std::fs::canonicalize(path).ok()).flatten();
     node.unwrap_or_else(|| path.to_owned())
 }
 
-/// The name by which a device is to be kept: one that stays, for a name that the kernel gave. Links
-/// are kept as they are, since somebody chose them, and so is what has no such name.
+/// Returns the persistent name of a device that is given by its kernel name. Returns links
+/// unchanged, since a user chose them, and paths without such a name.
 #[must_use]
 pub fn stable_name(path: &Path) -> PathBuf {
     let is_node = path.starts_with("/dev")
@@ -35,7 +33,7 @@ pub fn stable_name(path: &Path) -> PathBuf {
     stable.unwrap_or_else(|| path.to_owned())
 }
 
-/// The link in a folder that leads to a node, the most telling if there are several.
+/// Returns the link in a folder that leads to a node, the most descriptive if there are several.
 fn best_link(folder: &Path, node: &Path) -> Option<PathBuf> {
     let node = std::fs::canonicalize(node).ok()?;
     let entries = std::fs::read_dir(folder).ok()?.flatten();
@@ -89,7 +87,7 @@ mod tests {
         }
     }
 
-    /// `/dev/shm` is a folder for everybody below `/dev`.
+    /// `/dev/shm` is a folder below `/dev` that every user can write.
     #[test]
     fn two_names_of_one_device_are_told_and_change_nothing() {
         let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };

@@ -9,68 +9,68 @@ use std::path::{Path, PathBuf};
 /// A range of bytes of the file.
 pub type Span = Range<usize>;
 
-/// How bad it is.
+/// Severity of a diagnostic.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
-    /// Nothing starts.
+    /// The daemon does not start.
     Error,
-    /// Probably not what was meant.
+    /// A probable mistake.
     Warning,
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diagnostic {
-    /// What it is about, for scripts.
+    /// Id of the message, for scripts.
     pub id: MessageId,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// Where.
+    /// Its place.
     pub span: Span,
-    /// What is wrong, in one line.
+    /// The problem, in one line.
     pub message: String,
-    /// What stands next to the mark; may be empty.
+    /// Text next to the mark; may be empty.
     pub label: String,
-    /// Another place that belongs to it, and what is there.
+    /// A related place, and the text at it.
     pub related: Option<(Span, String)>,
-    /// What to do; may be empty.
+    /// Suggested action; may be empty.
     pub help: String,
 }
 
 impl Diagnostic {
-    /// An error at a place.
+    /// Creates an error at a place.
     #[must_use]
     pub fn error(id: MessageId, span: Span, message: impl Into<String>) -> Self {
         let (label, help) = (String::new(), String::new());
         Self { id, severity: Severity::Error, span, message: message.into(), label, related: None, help }
     }
 
-    /// A warning at a place.
+    /// Creates a warning at a place.
     #[must_use]
     pub fn warning(id: MessageId, span: Span, message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(id, span, message) }
     }
 
-    /// With words next to the mark.
+    /// Adds text next to the mark.
     #[must_use]
     pub fn label(self, label: impl Into<String>) -> Self {
         Self { label: label.into(), ..self }
     }
 
-    /// With what to do.
+    /// Adds a suggested action.
     #[must_use]
     pub fn help(self, help: impl Into<String>) -> Self {
         Self { help: help.into(), ..self }
     }
 
-    /// With another place that belongs to it.
+    /// Adds a related place.
     #[must_use]
     pub fn related(self, span: Span, label: impl Into<String>) -> Self {
         Self { related: Some((span, label.into())), ..self }
     }
 }
 
-/// Everything that is wrong with one file, in the order of the places.
+/// All problems of one file, in the order of their places.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Report {
     path: PathBuf,
@@ -79,7 +79,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Diagnostics for a text that came from `path`.
+    /// Creates a report for a text that came from `path`.
     #[must_use]
     pub fn new(path: &Path, text: &str, mut diagnostics: Vec<Diagnostic>) -> Self {
         for diagnostic in &mut diagnostics {
@@ -93,32 +93,32 @@ impl Report {
         Self { path: path.to_owned(), text: text.to_owned(), diagnostics }
     }
 
-    /// What is wrong.
+    /// Returns the diagnostics.
     #[must_use]
     pub fn diagnostics(&self) -> &[Diagnostic] {
         &self.diagnostics
     }
 
-    /// Nothing is wrong.
+    /// Returns whether there are no diagnostics.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.diagnostics.is_empty()
     }
 
-    /// What the first error is about, for scripts; none if there are warnings only.
+    /// Returns the message id of the first error, for scripts; none if there are only warnings.
     #[must_use]
     pub fn id(&self) -> Option<MessageId> {
         let mut errors = self.diagnostics.iter().filter(|found| found.severity == Severity::Error);
         errors.next().map(|error| error.id)
     }
 
-    /// How many errors there are, warnings not counted.
+    /// Returns the number of errors, without warnings.
     #[must_use]
     pub fn errors(&self) -> usize {
         self.diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count()
     }
 
-    /// Line and column of a place, both from 1; columns count characters.
+    /// Returns line and column of a place, both from 1; columns count characters.
     #[must_use]
     pub fn position(&self, span: &Span) -> (usize, usize) {
         let before = &self.text[..fitting(&self.text, span).start];
@@ -126,7 +126,7 @@ impl Report {
         (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
     }
 
-    /// `file:line:column: error: message`, one line for each, for editors and logs.
+    /// Returns `file:line:column: error: message`, one line per diagnostic, for editors and logs.
     pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
         self.diagnostics.iter().map(|diagnostic| {
             let (line, column) = self.position(&diagnostic.span);
@@ -135,8 +135,7 @@ impl Report {
         })
     }
 
-    /// The whole report with the lines of the file; with colours if the caller knows that they are
-    /// wanted.
+    /// Renders the whole report with the lines of the file, in colour on request.
     #[must_use]
     pub fn render(&self, colour: bool) -> String {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
@@ -164,7 +163,7 @@ impl Report {
     }
 }
 
-/// One diagnostic as the renderer takes it.
+/// Converts one diagnostic for the renderer.
 fn group<'a>(path: &'a str, text: &'a str, diagnostic: &'a Diagnostic) -> Group<'a> {
     let level = if diagnostic.severity == Severity::Error { Level::ERROR } else { Level::WARNING };
     let label = |text: &'a str| (!text.is_empty()).then_some(text);
@@ -181,7 +180,7 @@ fn group<'a>(path: &'a str, text: &'a str, diagnostic: &'a Diagnostic) -> Group<
     }
 }
 
-/// The span within the text, and on boundaries of characters.
+/// Limits the span to the text, on character boundaries.
 fn fitting(text: &str, span: &Span) -> Span {
     let down = |mut at: usize| {
         at = at.min(text.len());

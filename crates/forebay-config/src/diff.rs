@@ -1,9 +1,10 @@
 //! Differences of two configurations, as steps from one to the other. SIGHUP and a reload over the
 //! API use them.
 //!
-//! Changes come in an order in which they can be done: volumes go before their pools, pools come
-//! before their volumes. What cannot be changed while things run is refused with the reason and
-//! what to do; the caller decides whether to apply the rest.
+//! Changes come in an order in which they can be applied: volumes are removed before their pools,
+//! and pools are added before their volumes. Differences that cannot be applied while the daemon
+//! runs are refused with the reason and the suggested action; the caller decides whether to apply
+//! the rest.
 
 use super::device_name::node_of;
 use super::model::{Config, DaemonConfig, PoolConfig, VolumeConfig};
@@ -19,81 +20,81 @@ use std::fmt;
 pub enum Change {
     /// Detach a volume.
     VolumeRemoved {
-        /// Which.
+        /// Its name.
         volume: String,
     },
-    /// Close a pool; its volumes are gone by then.
+    /// Close a pool, whose volumes are already detached.
     PoolRemoved {
-        /// Which.
+        /// Its name.
         pool: String,
     },
     /// The daemon's log level.
     LogLevel,
     /// Where the daemon serves metrics without a token.
     MetricsListen,
-    /// What is run for alarms.
+    /// The alarm program.
     AlarmCommand,
-    /// Open or make a pool.
+    /// Open or create a pool.
     PoolAdded {
-        /// Which.
+        /// Its name.
         pool: String,
     },
-    /// Grow, shrink or exchange the devices of a pool.
+    /// Grow or shrink a pool, or exchange its devices.
     PoolDevices {
-        /// Which.
+        /// Its name.
         pool: String,
         /// New devices.
         added: Vec<CacheSpec>,
-        /// Devices to empty and give back.
+        /// Devices to empty and remove.
         removed: Vec<CacheSpec>,
-        /// Devices whose size is another now, as they shall be.
+        /// Devices with a changed size, with the new one.
         resized: Vec<CacheSpec>,
     },
     /// A live setting.
     Setting {
         /// Of a pool or volume.
         scope: Scope,
-        /// Which pool or volume.
+        /// Its name.
         name: String,
-        /// Which setting.
+        /// The setting.
         key: &'static str,
-        /// What held.
+        /// Old value.
         from: Value,
-        /// What is to hold.
+        /// New value.
         to: Value,
     },
     /// Attach a volume.
     VolumeAdded {
-        /// Which.
+        /// Its name.
         volume: String,
     },
-    /// Where clients find a volume.
+    /// Exports of a volume.
     VolumeExports {
-        /// Which volume.
+        /// Its name.
         volume: String,
         /// New exports.
         added: Vec<ExportUri>,
         /// Exports to close.
         removed: Vec<ExportUri>,
     },
-    /// How much of the backing store is served.
+    /// Served size of a volume.
     VolumeSize {
-        /// Which volume.
+        /// Its name.
         volume: String,
-        /// What was given.
+        /// Old value.
         from_bytes: Option<u64>,
-        /// What is given.
+        /// New value.
         to_bytes: Option<u64>,
     },
-    /// The rules of a volume, as a whole.
+    /// All rules of a volume.
     VolumeRules {
-        /// Which volume.
+        /// Its name.
         volume: String,
     },
 }
 
 impl Change {
-    /// The pool or volume that it concerns; `None` if that is the daemon.
+    /// Returns the pool or volume that it concerns; `None` for the daemon.
     #[must_use]
     pub fn target(&self) -> Option<(Scope, &str)> {
         match self {
@@ -111,14 +112,14 @@ impl Change {
     }
 }
 
-/// A difference that cannot be applied while things run.
+/// A difference that cannot be applied while the daemon runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// What is different, as the key in the file: `volume.db.backing`.
+    /// Key of the difference in the file: `volume.db.backing`.
     pub what: String,
-    /// Why it cannot be changed.
+    /// Why it cannot be applied.
     pub reason: String,
-    /// What to do.
+    /// Suggested action.
     pub remedy: String,
 }
 
@@ -131,14 +132,14 @@ impl fmt::Display for Refusal {
 /// All differences.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Diff {
-    /// In an order in which they can be done.
+    /// In an order in which they can be applied.
     pub changes: Vec<Change>,
-    /// What cannot be done now.
+    /// Differences that cannot be applied now.
     pub refused: Vec<Refusal>,
 }
 
 impl Diff {
-    /// Nothing is different.
+    /// Returns whether nothing differs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.refused.is_empty()
@@ -149,7 +150,7 @@ impl Diff {
     }
 }
 
-/// What has to happen to get from `old` to `new`.
+/// Returns the steps from `old` to `new`.
 #[must_use]
 pub fn diff(old: &Config, new: &Config) -> Diff {
     let mut diff = Diff::default();
@@ -200,18 +201,18 @@ fn daemon(diff: &mut Diff, old: &DaemonConfig, new: &DaemonConfig) {
     }
 }
 
-/// How a volume gets what cannot be changed while it is attached. A detach by command would take it
-/// out of the file.
+/// How to change a setting of a volume that is fixed while it is attached. A detach by command
+/// would remove the volume from the file.
 const REATTACH: &str =
     "restart the daemon; or take the volume out of the file, reload, put it back, and reload";
 
-/// Elements of `these` that are not among `those`.
+/// Returns the elements of `these` that are not in `those`.
 fn without<T: PartialEq + Clone>(these: &[T], those: &[T]) -> Vec<T> {
     these.iter().filter(|one| !those.contains(one)).cloned().collect()
 }
 
 fn pool_changes(diff: &mut Diff, name: &str, old: &PoolConfig, new: &PoolConfig) {
-    // Another name of the same device is no other device.
+    // Another name of the same device is the same device.
     let is = |a: &CacheSpec, b: &CacheSpec| a.path == b.path || node_of(&a.path) == node_of(&b.path);
     let has = |pool: &PoolConfig, device: &CacheSpec| pool.devices.iter().any(|other| is(other, device));
     let without = |these: &PoolConfig, those: &PoolConfig| -> Vec<CacheSpec> {
@@ -268,7 +269,7 @@ fn settings(diff: &mut Diff, scope: Scope, name: &str, old: &Settings, new: &Set
             Applies::Live => {
                 diff.changes.push(Change::Setting { scope, name: name.into(), key, from, to });
             }
-            // It is asked the next time that the volume is attached, and changes nothing before.
+            // The daemon reads it at the next attach, so the change has no effect before.
             Applies::AtAttach if key == "on_backing_change" => {
                 diff.changes.push(Change::Setting { scope, name: name.into(), key, from, to });
             }

@@ -1,13 +1,12 @@
-//! Documents made from the registry: the annotated example, and the tables of docs/use/settings.md.
-//! Golden tests keep the files under docs equal to what is made here.
+//! Documents generated from the registry: the annotated example, and the tables of
+//! docs/use/settings.md. Golden tests keep the files under docs equal to this output.
 
 use super::keys::{self, Key, Shape};
 use super::tunables::{Scope, Tunable};
 use super::value::{Value, ValueKind};
 use std::fmt::Write;
 
-/// `forebay.example.toml`: a file that can be used as it is, with every key and its default as a
-/// comment.
+/// Returns `forebay.example.toml`: a usable file with every key and its default as a comment.
 #[must_use]
 pub fn example() -> String {
     let mut out = String::from(
@@ -19,7 +18,7 @@ pub fn example() -> String {
     keys::DAEMON.iter().for_each(|key| write_key(&mut out, key));
     out += "\n# TLS for the exports that name it: nbds://0.0.0.0:10809/db?tls=lan\n[tls.lan]\n";
     for key in keys::TLS {
-        // With an authority: without one, whoever can connect is a client.
+        // With an authority: without one, every client that can connect is accepted.
         write_key(&mut out, &Key { required: key.required || key.name == "client_ca_file", ..*key });
     }
     out += "\n# Who finds the exports that name it: nbd+unix:///db?socket=/run/forebay/db.sock&access=hosts\n[access.hosts]\n";
@@ -65,7 +64,7 @@ fn write_tunable(out: &mut String, tunable: &Tunable) {
     let _ = writeln!(out, "# {} = {}", tunable.name, written(tunable.default_value()));
 }
 
-/// A value as it stands in the file.
+/// Formats a value for the file.
 fn written(value: Value) -> String {
     match value {
         Value::Count(number) => number.to_string(),
@@ -73,7 +72,7 @@ fn written(value: Value) -> String {
     }
 }
 
-/// docs/use/settings.md
+/// Returns the tables of docs/use/settings.md.
 #[must_use]
 pub fn tunables_markdown() -> String {
     let mut out = String::from(

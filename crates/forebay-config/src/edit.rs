@@ -1,7 +1,7 @@
-//! Changes to the text of forebay.toml that keep its comments, its order and the way it is written.
+//! Changes to the text of forebay.toml that keep its comments, order and layout.
 //!
-//! An [`Edit`] changes the text and nothing else; whether the result makes sense is for
-//! [`super::parse`] to say, which [`super::store`] asks before anything is written.
+//! An [`Edit`] changes only the text; [`super::parse`] checks the result, which [`super::store`]
+//! does before any write.
 
 use super::rule_table::{RuleTable, RuleValue};
 use super::tunables::{self, Scope, Tunable};
@@ -17,19 +17,19 @@ use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Tab
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the fields say what they are: which pool or volume, and what is to hold")]
 pub enum Edit {
-    /// Sets a tunable, by its name or an alias, to a value as people write it.
+    /// Sets a tunable, by its name or an alias, to a value as text.
     Set { scope: Scope, name: String, key: String, value: String },
-    /// Takes a tunable out: the default holds again.
+    /// Removes a tunable: the default applies again.
     Unset { scope: Scope, name: String, key: String },
-    /// Sets a key of `[daemon]`, which is made if it is not there, or takes the key out.
+    /// Sets a key of `[daemon]`, creating the section if necessary, or removes the key.
     Daemon { key: String, value: Option<String> },
-    /// A new pool.
+    /// Adds a pool.
     AddPool { name: String, devices: Vec<CacheSpec>, settings: Vec<(String, String)> },
-    /// Takes a pool out.
+    /// Removes a pool.
     RemovePool { name: String },
-    /// The devices of a pool.
+    /// Sets the devices of a pool.
     SetDevices { pool: String, devices: Vec<CacheSpec> },
-    /// A new volume.
+    /// Adds a volume.
     AddVolume {
         name: String,
         pool: String,
@@ -38,23 +38,23 @@ pub enum Edit {
         size_bytes: Option<u64>,
         settings: Vec<(String, String)>,
     },
-    /// Takes a volume and its rules out.
+    /// Removes a volume and its rules.
     RemoveVolume { name: String },
-    /// Where clients find a volume.
+    /// Sets the exports of a volume.
     SetExports { volume: String, exports: Vec<ExportUri> },
-    /// Where the backing store of a volume is.
+    /// Sets the backing store of a volume.
     SetBacking { volume: String, backing: BackingUri },
-    /// How much of the backing store is served.
+    /// Sets the served size of a volume.
     SetSize { volume: String, size_bytes: Option<u64> },
-    /// A new rule, before the one at `index`, or last.
+    /// Adds a rule, before the one at `index`, or at the end.
     AddRule { volume: String, index: Option<usize>, rule: RuleTable },
-    /// Takes a rule out.
+    /// Removes a rule.
     RemoveRule { volume: String, index: usize },
-    /// All rules at once.
+    /// Replaces all rules.
     ReplaceRules { volume: String, rules: Vec<RuleTable> },
 }
 
-/// Why a change could not be made. The text is as it was.
+/// Why a change failed. The text is unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum EditError {
     /// The pool or volume is not in the file.
@@ -65,7 +65,7 @@ pub enum EditError {
         /// Its name.
         name: String,
     },
-    /// The pool or volume is in the file already.
+    /// The pool or volume is already in the file.
     #[error("the file has a {kind} `{name}` already")]
     ThereAlready {
         /// `pool` or `volume`.
@@ -73,38 +73,36 @@ pub enum EditError {
         /// Its name.
         name: String,
     },
-    /// There is no such tunable, or it does not take the value.
+    /// There is no such tunable, or it does not accept the value.
     #[error("`{key}`: {error}")]
     Value {
         /// Name of the tunable.
         key: String,
-        /// What is wrong.
+        /// The problem.
         error: ValueError,
     },
-    /// There are not so many rules.
+    /// The index exceeds the number of rules.
     #[error("volume `{volume}` has {count} rules, and none at index {index} (they count from 0)")]
     NoRule {
         /// The volume.
         volume: String,
-        /// Rules that there are.
+        /// Number of rules.
         count: usize,
-        /// The one that was asked for.
+        /// The requested index.
         index: usize,
     },
-    /// A path of a device cannot be written into a file that is UTF-8.
+    /// A device path is not UTF-8, so the file cannot hold it.
     #[error("the path {0} is not UTF-8, and the configuration file is")]
     NotUtf8(String),
-    /// Somebody wrote the section in a way that cannot be edited.
+    /// The section is written in a form that cannot be edited.
     #[error("`{0}` is written in the file as something that is no table: edit the file by hand")]
     Shape(String),
 }
 
 impl Edit {
-    /// Makes the change.
+    /// Applies the change.
     ///
-    /// # Errors
-    /// If it cannot be made. The document may have been changed in part then, and is to be thrown
-    /// away.
+    /// If it cannot be applied. The document may be partly changed then; discard it.
     pub fn apply(&self, document: &mut DocumentMut) -> Result<(), EditError> {
         match self {
             Edit::Set { scope, name, key, value } => {
@@ -201,7 +199,7 @@ fn set_all(table: &mut Table, scope: Scope, settings: &[(String, String)]) -> Re
     Ok(())
 }
 
-/// Sets a tunable where it stands, under its own name.
+/// Sets a tunable at its place in the file, under its own name.
 fn set_tunable(table: &mut dyn TableLike, tunable: &Tunable, read: Value) {
     for alias in tunable.aliases.iter().filter(|alias| alias.name != tunable.name) {
         table.remove(alias.name);
@@ -220,7 +218,7 @@ fn remove_tunable(table: &mut dyn TableLike, tunable: &Tunable) {
     }
 }
 
-/// Puts a value; one that is there keeps its comment.
+/// Sets a value; an existing one keeps its comment.
 fn put(table: &mut dyn TableLike, key: &str, mut new: toml_edit::Value) {
     match table.get_mut(key) {
         Some(Item::Value(old)) => {
@@ -233,7 +231,7 @@ fn put(table: &mut dyn TableLike, key: &str, mut new: toml_edit::Value) {
     }
 }
 
-/// A section that is there.
+/// Returns an existing section.
 fn section<'a>(
     document: &'a mut DocumentMut,
     kind: &'static str,
@@ -267,7 +265,7 @@ fn new_section<'a>(
     all.get_mut(name).and_then(Item::as_table_mut).ok_or_else(shape)
 }
 
-/// `[daemon]`, at the end if there is none.
+/// Returns `[daemon]`, created at the end if missing.
 fn daemon_section(document: &mut DocumentMut) -> Result<&mut dyn TableLike, EditError> {
     if !document.contains_key("daemon") {
         let table = table_at_the_end(document);
@@ -277,7 +275,7 @@ fn daemon_section(document: &mut DocumentMut) -> Result<&mut dyn TableLike, Edit
     section.ok_or_else(|| EditError::Shape("daemon".into()))
 }
 
-/// An empty table behind all others. What stands after the last one stays before it.
+/// Creates an empty table after all others. Text after the last table stays before the new one.
 fn table_at_the_end(document: &mut DocumentMut) -> Table {
     let end = document.trailing().as_str().unwrap_or_default().to_owned();
     document.set_trailing("");
@@ -288,7 +286,7 @@ fn table_at_the_end(document: &mut DocumentMut) -> Table {
     table
 }
 
-/// Position of a table after all that were read.
+/// Position of a table after all parsed ones.
 const AT_THE_END: isize = isize::MAX / 2;
 
 fn remove_section(document: &mut DocumentMut, kind: &'static str, name: &str) -> Result<(), EditError> {
@@ -319,8 +317,8 @@ fn export_list(exports: &[ExportUri]) -> Array {
     exports.iter().map(ToString::to_string).collect()
 }
 
-/// The rules of a volume as tables with headers of their own, made so if they were written in
-/// another way.
+/// Returns the rules of a volume as tables with headers of their own, converted if they were
+/// written in another form.
 fn rules_of<'a>(document: &'a mut DocumentMut, volume: &str) -> Result<&'a mut ArrayOfTables, EditError> {
     let shape = || EditError::Shape(format!("volume.{volume}.rule"));
     let table = section(document, "volume", volume)?;
@@ -332,7 +330,7 @@ fn rules_of<'a>(document: &'a mut DocumentMut, volume: &str) -> Result<&'a mut A
     item.as_array_of_tables_mut().ok_or_else(shape)
 }
 
-/// An empty list of tables cannot be written as headers.
+/// Removes an empty list of tables, which cannot be written as headers.
 fn drop_empty_rules(document: &mut DocumentMut, volume: &str) -> Result<(), EditError> {
     if rules_of(document, volume)?.is_empty() {
         section(document, "volume", volume)?.remove("rule");
@@ -358,7 +356,7 @@ fn add_rule(
     } else if index > rules.len() {
         return Err(EditError::NoRule { volume: volume.into(), count: rules.len(), index });
     }
-    // Tables are printed in the order in which they were read, so the later ones are put in anew.
+    // Tables are printed in the order in which they were parsed, so the later ones are reinserted.
     let mut later = Vec::new();
     while rules.len() > index {
         if let Some(table) = rules.get(index) {

@@ -1,4 +1,4 @@
-//! Edits keep what people wrote around them.
+//! Edits keep the surrounding text.
 
 use super::*;
 use crate::parse;
@@ -46,7 +46,7 @@ fn set(key: &str, value: &str) -> Edit {
     Edit::Set { scope: Scope::Volume, name: "db".into(), key: key.into(), value: value.into() }
 }
 
-/// Lines that only one of two texts has, with the sign of a patch.
+/// Returns the lines that only one of two texts has, with the sign of a patch.
 fn patch(old: &str, new: &str) -> Vec<String> {
     let gone =
         old.lines().filter(|line| !new.lines().any(|other| other == *line)).map(|line| format!("-{line}"));

@@ -1,12 +1,11 @@
-//! How much may be written to flash, as people write it: a size, device writes per day (DWPD),
-//! years.
+//! Amounts of writes to flash, as users write them: a size, device writes per day (DWPD), years.
 //!
 //! | written | as `endurance_rating`, of each device | as `endurance_budget`, of the pool |
 //! | --- | --- | --- |
-//! | `600TB` | so much in its life | so much a day |
-//! | `0.3DWPD` | | the size of the pool so often in a day |
-//! | `0.3DWPD/5y` | its size so often a day, for so many years | |
-//! | `7y` | | what is rated, spread over so many years |
+//! | `600TB` | bytes over its life | bytes per day |
+//! | `0.3DWPD` | | multiple of the pool's size per day |
+//! | `0.3DWPD/5y` | multiple of its size per day, for that many years | |
+//! | `7y` | | the rated bytes, spread over that many years |
 
 use forebay_core::EnduranceBudget;
 use forebay_export::size::ByteSize;
@@ -21,28 +20,28 @@ const YEARS_MAX: u64 = 1000;
 /// Days of a year.
 const YEAR_DAYS: f64 = 365.25;
 
-/// An amount of writing.
+/// An amount of writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Endurance {
-    /// Bytes: in a life, or in a day.
+    /// Bytes: over a life, or per day.
     Bytes(u64),
-    /// The device is written so often in a day.
+    /// Device writes per day.
     Writes {
         /// In thousandths.
         thousandths: u32,
     },
-    /// The same, for some years.
+    /// Device writes per day, for some years.
     WritesForYears {
         /// In thousandths.
         thousandths: u32,
         /// Years, in tenths.
         tenth_years: u32,
     },
-    /// What is rated, in so many tenths of years.
+    /// The rated amount, over these tenths of years.
     Years(u32),
 }
 
-/// Why a text is no such amount.
+/// Why a text is not an amount of writes.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("\"{text}\" is {what}")]
 pub struct EnduranceError {
@@ -50,7 +49,7 @@ pub struct EnduranceError {
     what: String,
 }
 
-/// A number with a few decimals, times `unit`.
+/// Parses a number with up to `decimals` decimals and returns it in units of `10^-decimals`.
 fn scaled(text: &str, decimals: usize, max: u64) -> Option<u32> {
     let (whole, fraction) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
     let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
@@ -61,7 +60,7 @@ fn scaled(text: &str, decimals: usize, max: u64) -> Option<u32> {
     u32::try_from(number).ok().filter(|number| (1..=max).contains(&u64::from(*number)))
 }
 
-/// A number of units of which one is `10^decimals`.
+/// Formats a number in units of `10^-decimals`.
 fn written(number: u32, decimals: usize) -> String {
     let unit = 10_u32.pow(decimals as u32);
     let text = format!("{}.{:0decimals$}", number / unit, number % unit);
@@ -105,7 +104,7 @@ impl FromStr for Endurance {
 }
 
 impl fmt::Display for Endurance {
-    /// As it reads back.
+    /// Formats it so that it reads back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const DECIMAL: [(&str, u64); 4] = [
             ("PB", 1_000_000_000_000_000),
@@ -127,7 +126,7 @@ impl fmt::Display for Endurance {
     }
 }
 
-/// Bytes that a device of this size may take in its life, by its rating.
+/// Returns the bytes that a device of this size may write over its life, by its rating.
 #[must_use]
 pub fn rated_bytes(rating: Endurance, device_bytes: u64) -> Option<u64> {
     match rating {
@@ -140,7 +139,7 @@ pub fn rated_bytes(rating: Endurance, device_bytes: u64) -> Option<u64> {
     }
 }
 
-/// The budget as the engine takes it; `None`: years need a rating.
+/// Converts the budget for the engine; `None`: years need a rating.
 #[must_use]
 pub fn budget(budget: Option<Endurance>, rating: Option<Endurance>) -> Option<EnduranceBudget> {
     let Some(budget) = budget else { return Some(EnduranceBudget::Unlimited) };

@@ -1,4 +1,4 @@
-//! Tunables as the engine takes them: its units, and 0 where the registry says off.
+//! Converts tunables for the engine: to its units, and to 0 where the registry has off.
 
 use super::choices;
 use super::endurance;
@@ -10,7 +10,7 @@ use forebay_format::checkpoint::Mode;
 use forebay_io::EnginePreference;
 use std::time::Duration;
 
-/// Nanoseconds as the engine counts them. Limits of the registry are far below what fits.
+/// Converts to nanoseconds. Limits of the registry are far below overflow.
 fn nanos(time: Option<Duration>) -> u64 {
     time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
@@ -90,7 +90,7 @@ impl From<choices::IoEngine> for EnginePreference {
 }
 
 impl From<&VolumeTunables> for VolumeSettings {
-    /// All but what concerns attaching (`on_backing_change`, `emulate`) and rules
+    /// Converts all but the tunables of an attach (`on_backing_change`, `emulate`) and of rules
     /// (`default_action`).
     fn from(volume: &VolumeTunables) -> Self {
         Self {
@@ -116,7 +116,7 @@ impl From<&VolumeTunables> for VolumeSettings {
 }
 
 impl From<&PoolTunables> for PoolSettings {
-    /// The live ones.
+    /// Converts the live ones.
     fn from(pool: &PoolTunables) -> Self {
         Self {
             reclaim_policy: pool.reclaim_policy.into(),
@@ -124,7 +124,7 @@ impl From<&PoolTunables> for PoolSettings {
             dirty_limit_pct: pool.dirty_limit_pct,
             batches_in_flight: pool.batches_in_flight,
             discard_freed: pool.discard_freed == choices::DiscardFreed::On,
-            // Years without a rating are a conflict, and do not get here.
+            // Years without a rating are a conflict, which the checks refuse.
             endurance_budget: endurance::budget(pool.endurance_budget, pool.endurance_rating)
                 .unwrap_or_default(),
         }
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(PoolSettings::from(&PoolTunables::default()), PoolSettings::default());
     }
 
-    /// A value that is not the default.
+    /// Returns a value that is not the default.
     fn other(tunable: &Tunable) -> String {
         let value = match tunable.kind {
             ValueKind::Choice(choices) => {
@@ -172,8 +172,8 @@ mod tests {
                     VolumeSettings::from(&VolumeTunables::new(&settings)) != VolumeSettings::default()
                 }
             };
-            // What no rule matches is decided by the rules, before the engine; what devices are
-            // rated for concerns it only with a budget of years.
+            // Rules apply `default_action` before the engine; the rating of devices matters to it
+            // only with a budget in years.
             let elsewhere = ["default_action", "endurance_rating"].contains(&tunable.name);
             assert_eq!(arrived, !elsewhere, "{}", tunable.name);
         }

@@ -1,9 +1,8 @@
 //! forebay.toml: reading and checking it as a whole, before anything starts.
 //!
-//! First the syntax, then each section by itself, then what the sections say about each other. A
-//! place that the parser of TOML complained about gets no second complaint; and what sections say
-//! about each other is only looked at when the syntax is right, for else half of the file may be
-//! missing.
+//! First the syntax, then each section by itself, then relations between sections. A place with a
+//! TOML syntax error gets no second error; relations between sections are only checked if the
+//! syntax is valid, because otherwise half of the file may be missing.
 
 mod check;
 mod daemon;
@@ -25,30 +24,28 @@ use toml::de::{DeTable, DeValue};
 /// Largest file that is read, in bytes.
 pub const BYTES_MAX: usize = 4 << 20;
 
-/// Says what is wrong with the rules of a volume (given by its name), with places from the tables.
+/// Checks the rules of a volume (given by its name); places come from the tables.
 pub type RuleCheck<'a> = dyn Fn(&str, &[RuleTable]) -> Vec<Diagnostic> + 'a;
 
-/// A file that can be used.
+/// A valid file.
 #[derive(Clone, Debug)]
 pub struct Checked {
-    /// What it says.
+    /// Its configuration.
     pub config: Config,
-    /// What is probably not meant.
+    /// Probable mistakes.
     pub warnings: Report,
 }
 
 /// Reads and checks a file's text; `path` is for messages.
 ///
-/// # Errors
-/// A report of everything that is wrong.
+/// A report of all errors.
 pub fn parse(path: &Path, text: &str) -> Result<Checked, Report> {
     parse_with(path, text, &super::rule_table::check)
 }
 
-/// As [`parse`], with a check of the rules that may know more than [`super::rule_table::check`].
+/// Like [`parse`], with a check of the rules that may know more than [`super::rule_table::check`].
 ///
-/// # Errors
-/// A report of everything that is wrong.
+/// A report of all errors.
 pub fn parse_with(path: &Path, text: &str, rules: &RuleCheck<'_>) -> Result<Checked, Report> {
     if text.len() > BYTES_MAX {
         let message = format!("the file has {} bytes; at most {BYTES_MAX} are read", text.len());
@@ -73,10 +70,9 @@ pub fn parse_with(path: &Path, text: &str, rules: &RuleCheck<'_>) -> Result<Chec
     if failed { Err(report) } else { Ok(Checked { config, warnings: report }) }
 }
 
-/// Reads sections by themselves: whether they fit together, and into a file, is not looked at.
+/// Reads sections by themselves, without relations between them and to a file.
 ///
-/// # Errors
-/// A report of what is wrong within them.
+/// A report of the errors within them.
 pub(crate) fn parse_sections(path: &Path, text: &str) -> Result<Config, Report> {
     let (root, errors) = DeTable::parse_recoverable(text);
     let mut reader = Reader::default();
@@ -90,9 +86,9 @@ pub(crate) fn parse_sections(path: &Path, text: &str) -> Result<Config, Report> 
     if failed { Err(Report::new(path, text, all)) } else { Ok(config) }
 }
 
-/// What the parser complains about, and from where on the rest means nothing: a bracket that is not
-/// closed swallows what follows. Of the complaints about that only the first, where the closing one
-/// should be, and the one about the bracket help anybody.
+/// Returns the syntax errors, and the offset from which the rest of the text is unreliable: an
+/// unclosed bracket swallows the following text. Of the errors about that bracket, only the first,
+/// at the place of the missing bracket, and the one at the bracket itself are kept.
 fn syntax_errors(errors: &[toml::de::Error], text: &str) -> (Vec<Diagnostic>, usize) {
     let unclosed = |error: &&toml::de::Error| error.message().starts_with("unclosed");
     let swallowed = errors.iter().any(|error| unclosed(&error));
@@ -120,7 +116,7 @@ fn syntax_error(error: &toml::de::Error, text: &str) -> Diagnostic {
     }
 }
 
-/// The sections.
+/// Reads the sections.
 fn document(reader: &mut Reader, root: &Table<'_>) -> Config {
     let mut config = Config::default();
     for (key, value) in root {
@@ -162,7 +158,7 @@ fn document(reader: &mut Reader, root: &Table<'_>) -> Config {
     config
 }
 
-/// The named sections below `pool`, `volume` and the like.
+/// Reads the named sections below `pool`, `volume` and the like.
 fn sections(
     reader: &mut Reader,
     kind: &str,

@@ -4,15 +4,15 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Begins the name of a credential.
+/// Prefix of a credential.
 const CREDENTIAL: &str = "credential:";
 
-/// Where the key of a pool is.
+/// Place of a pool's key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeySource {
     /// A file.
     File(PathBuf),
-    /// A credential of this name, that the service manager has put into `$CREDENTIALS_DIRECTORY`.
+    /// A credential of this name, which the service manager has put into `$CREDENTIALS_DIRECTORY`.
     Credential(String),
 }
 

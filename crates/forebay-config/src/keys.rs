@@ -1,10 +1,10 @@
-//! The keys of forebay.toml that are not tunables: one table for each section, from which the
-//! reader's suggestions, the JSON schema and the example are made.
+//! Keys of forebay.toml other than tunables: one table per section, from which the reader's
+//! suggestions, the JSON schema and the example are generated.
 
 use super::choices::{ClientCertificates, LockMemory, LogLevel};
 use super::value::Choice;
 
-/// What a key takes.
+/// Accepted values of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
     /// An absolute path.
@@ -43,7 +43,7 @@ pub enum Shape {
     Table(&'static [Key]),
     /// A list of tables with these keys.
     Tables(&'static [Key]),
-    /// A text or a whole number, read by the rules.
+    /// A text or a whole number, parsed by the rules.
     Scalar,
 }
 
@@ -52,15 +52,15 @@ pub enum Shape {
 pub struct Key {
     /// Name.
     pub name: &'static str,
-    /// What it takes.
+    /// Accepted values.
     pub shape: Shape,
-    /// It must be there.
+    /// The key must be given.
     pub required: bool,
-    /// The default as it would be written; empty if there is none.
+    /// The default in the file's syntax; empty if there is none.
     pub default: &'static str,
-    /// A value for the example, as it would be written.
+    /// A value for the example, in the file's syntax.
     pub example: &'static str,
-    /// What it does, in one line.
+    /// Its effect, in one line.
     pub help: &'static str,
 }
 
@@ -76,11 +76,11 @@ const fn with_default(name: &'static str, shape: Shape, default: &'static str, h
     Key { name, shape, required: false, default, example: default, help }
 }
 
-/// Path of the admin socket if none is given.
+/// Default path of the admin socket.
 pub const ADMIN_SOCKET: &str = "/run/forebay/admin.sock";
-/// Permissions of the admin socket if none are given.
+/// Default permissions of the admin socket.
 pub const ADMIN_MODE: u32 = 0o660;
-/// Folder of the daemon's own notes if none is given.
+/// Default folder of the daemon's persistent state.
 pub const STATE_DIR: &str = "/var/lib/forebay";
 
 /// `[daemon]`
@@ -272,7 +272,7 @@ pub const RULE: &[Key] = &[
 /// Sections of the file, with the name of a pool or volume where there is one.
 pub const SECTIONS: [&str; 5] = ["daemon", "tls", "access", "pool", "volume"];
 
-/// The names of keys.
+/// Returns the names of keys.
 pub(crate) fn names(keys: &'static [Key]) -> Vec<&'static str> {
     keys.iter().map(|key| key.name).collect()
 }

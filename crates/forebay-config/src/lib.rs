@@ -1,31 +1,29 @@
-//! The configuration of `forebay serve`: text in, a checked model out, and changes back into the
-//! text. No device is opened and no socket is made here. What is read is used by the pool and by
-//! the daemon.
+//! The configuration of `forebay serve`: parses text into a checked model, and writes changes back
+//! into the text. It opens no device and creates no socket. The pool and the daemon use the model.
 //!
-//! - [`tunables`]: the registry. Everything that lists settings is made from it.
-//! - [`file`](mod@file): forebay.toml, checked as a whole; a [`Report`] of everything that is
-//!   wrong.
-//! - [`model`]: what was read.
-//! - [`daemon_settings`]: what of `[daemon]` changes while it runs.
+//! - [`tunables`]: the registry. All lists of settings are generated from it.
+//! - [`file`](mod@file): forebay.toml, checked as a whole; a [`Report`] of all errors.
+//! - [`model`]: the parsed configuration.
+//! - [`daemon_settings`]: settings of `[daemon]` that can be changed while it runs.
 //! - [`edit`], [`store`]: live changes, written into the file itself.
 //! - [`pool_section`]: a pool and its volumes alone, for another host.
-//! - [`diff`](mod@diff): what has to happen to get from one model to another.
-//! - [`endurance`]: how much may be written to flash.
-//! - `engine`: tunables as `forebay-core` takes them.
+//! - [`diff`](mod@diff): the steps from one model to another.
+//! - [`endurance`]: limits of writes to flash.
+//! - `engine`: tunables in the form that `forebay-core` takes.
 //! - [`rules`]: which requests of which clients are cached; `rule_table`: rules in the file.
 //! - `cache_spec`, `key_source`, `access_list`, `address_range`, `client_name`: values that several
-//!   sections have.
-//! - [`device_name`]: names of devices that stay, and whether two are one device.
-//! - [`warnings`]: what is allowed, and looks like a mistake.
-//! - `mounts`, `mount_memory`: what FUSE files hide, and the memory that they need.
+//!   sections use.
+//! - [`device_name`]: persistent names of devices, and whether two name one device.
+//! - [`warnings`]: settings that are allowed but look like mistakes.
+//! - `mounts`, `mount_memory`: paths that FUSE files hide, and the memory that they need.
 //! - [`schema`], [`docs`], [`manual`]: JSON schema, example, tables and manual page, for people and
 //!   editors.
 //!
 //! Invariants
-//! - A [`Config`] that [`parse`] gave contradicts itself nowhere: each name refers to something,
+//! - A [`Config`] returned by [`parse`] is consistent: each name refers to an existing section,
 //!   each value is within its limits, nothing is used twice.
 //! - All errors of a file are reported at once, each with its place.
-//! - A change that would make the file wrong is refused, and the file stays as it was.
+//! - A change that would make the file invalid is refused, and the file is not changed.
 
 #![forbid(unsafe_code)]
 

@@ -1,14 +1,14 @@
-//! forebay.toml(5), the manual page of the configuration file, made from the registry.
+//! forebay.toml(5), the manual page of the configuration file, generated from the registry.
 //!
-//! The language is that of man(7). Text from the registry never becomes a request: lines that begin
-//! with one of its control characters, and backslashes, are escaped.
+//! The output uses the man(7) macros. Text from the registry never becomes a request: lines that
+//! begin with a control character, and backslashes, are escaped.
 
 use super::keys::{self, Key, Shape};
 use super::tunables::{Scope, Tunable};
 use super::value::{Choice, ValueKind};
 use std::fmt::Write;
 
-/// The page, of this version of the program.
+/// Returns the page, for this version of the program.
 #[must_use]
 pub fn page(version: &str) -> String {
     let mut out = format!(".TH forebay.toml 5 \"\" \"forebay {version}\" \"Forebay\"\n");
@@ -97,12 +97,12 @@ fn words(out: &mut String, choices: &[Choice]) {
     *out += ".RE\n";
 }
 
-/// One argument of a macro.
+/// Formats one argument of a macro.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", escaped(text).replace('"', "\\(dq"))
 }
 
-/// Text that means itself.
+/// Escapes text so that it is printed literally.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\(rs").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }

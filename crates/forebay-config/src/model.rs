@@ -1,4 +1,4 @@
-//! A configuration that was read and checked: what the daemon is to be.
+//! A parsed and checked configuration.
 
 use super::choices::{ClientCertificates, LockMemory, LogLevel};
 use super::keys;
@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Longest name of a pool or volume, in bytes: what the cache device has room for.
+/// Longest name of a pool or volume, in bytes, by the format of the cache device.
 pub const NAME_BYTES_MAX: usize = forebay_format::checkpoint::NAME_BYTES_MAX;
 
-/// The whole.
+/// The whole configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Config {
     /// `[daemon]`
@@ -26,12 +26,12 @@ pub struct Config {
     pub access: BTreeMap<String, AccessList>,
     /// `[pool.NAME]`
     pub pools: BTreeMap<String, PoolConfig>,
-    /// `[volume.NAME]`; every pool that one names is there.
+    /// `[volume.NAME]`; every pool named there exists.
     pub volumes: BTreeMap<String, VolumeConfig>,
 }
 
 impl Config {
-    /// What clients must show at each NBD export.
+    /// Returns the access settings of each NBD export.
     pub fn exports(&self) -> impl Iterator<Item = &Guards> {
         let all = self.volumes.values().flat_map(|volume| &volume.exports);
         all.filter_map(|uri| match uri {
@@ -41,35 +41,33 @@ impl Config {
     }
 }
 
-/// What concerns the daemon itself.
+/// Settings of the daemon itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DaemonConfig {
     /// Socket of the admin API.
     pub admin_socket: PathBuf,
     /// Its permissions.
     pub admin_mode: u32,
-    /// Its group; that of the daemon if none is given.
+    /// Its group; by default that of the daemon.
     pub admin_group: Option<String>,
     /// The admin API over TCP.
     pub admin_tcp: Option<AdminTcp>,
-    /// Where `/metrics` is served without a token: an address of loopback. Port 0: any that is
-    /// free.
+    /// Where `/metrics` is served without a token: an address of loopback. Port 0: any free port.
     pub metrics_listen: Option<SocketAddr>,
-    /// Who may do what over the admin socket; whoever can open it may do everything if nothing is
-    /// said.
+    /// Permissions on the admin socket; by default, every user who can open it has all.
     pub admin_users: Option<AdminUsers>,
-    /// Prefixes of the paths that clients of the admin API may name, besides root and the daemon's
-    /// own user; everything if nothing is said.
+    /// Prefixes of the paths that clients of the admin API may name; any path by default. Root and
+    /// the daemon's own user may name any path.
     pub allowed_paths: Option<Vec<PathBuf>>,
-    /// Program and arguments that are run for each alarm; nothing is run if it is empty.
+    /// Program and arguments to run for each alarm; empty: none.
     pub alarm_command: Vec<String>,
     /// Mount point of the control file system.
     pub control_fs: Option<PathBuf>,
-    /// What is logged.
+    /// Log level.
     pub log_level: LogLevel,
     /// Whether memory may be swapped out.
     pub lock_memory: LockMemory,
-    /// Folder for what the daemon notes between runs.
+    /// Folder for the daemon's persistent state.
     pub state_dir: PathBuf,
 }
 
@@ -92,13 +90,12 @@ impl Default for DaemonConfig {
     }
 }
 
-/// Who may do what over the admin socket, besides root and the daemon's own user, who may do
-/// everything.
+/// Permissions on the admin socket. Root and the daemon's own user always have all.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AdminUsers {
-    /// Who may change things.
+    /// Users who may change things.
     pub operate: UserList,
-    /// Who may look.
+    /// Users who may read.
     pub read: UserList,
 }
 
@@ -116,9 +113,9 @@ pub struct UserList {
 pub struct TlsConfig {
     /// Certificate and private key.
     pub files: TlsFiles,
-    /// Authorities that sign certificates of clients.
+    /// Authorities that sign client certificates.
     pub client_ca_file: Option<PathBuf>,
-    /// Whether clients must have one.
+    /// Whether clients must have a certificate.
     pub client_certificates: ClientCertificates,
 }
 
@@ -129,15 +126,15 @@ pub struct AdminTcp {
     pub host: String,
     /// Port, not 0.
     pub port: u16,
-    /// File with the token of those who may change things.
+    /// File with the token for changes.
     pub token_file: PathBuf,
-    /// File with the token of those who may only look.
+    /// File with the token for reads only.
     pub read_token_file: Option<PathBuf>,
     /// Certificate and private key.
     pub tls: Option<TlsFiles>,
 }
 
-/// What TLS needs.
+/// Files for TLS.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlsFiles {
     /// Certificate chain, PEM.
@@ -151,12 +148,12 @@ pub struct TlsFiles {
 pub struct PoolConfig {
     /// Cache devices, at least one.
     pub devices: Vec<CacheSpec>,
-    /// What was set of its tunables.
+    /// Tunables that are set.
     pub settings: Settings,
 }
 
 impl PoolConfig {
-    /// Its tunables, defaults included.
+    /// Returns its tunables, defaults included.
     #[must_use]
     pub fn tunables(&self) -> PoolTunables {
         PoolTunables::new(&self.settings)
@@ -170,29 +167,28 @@ pub struct VolumeConfig {
     pub pool: String,
     /// The backing store.
     pub backing: BackingUri,
-    /// Where clients find it.
+    /// Where clients reach it.
     pub exports: Vec<ExportUri>,
-    /// Bytes to serve, a multiple of 512, if not the whole backing store.
+    /// Bytes to serve, a multiple of 512, unless it is the whole backing store.
     pub size_bytes: Option<u64>,
-    /// What was set of its tunables.
+    /// Tunables that are set.
     pub settings: Settings,
     /// Rules in their order, as parsed keys and values.
     pub rules: Vec<RuleTable>,
 }
 
 impl VolumeConfig {
-    /// Its tunables, defaults included.
+    /// Returns its tunables, defaults included.
     #[must_use]
     pub fn tunables(&self) -> VolumeTunables {
         VolumeTunables::new(&self.settings)
     }
 }
 
-/// Whether a text can be the name of a pool or volume, and if not, why. Names become names of
-/// files, parts of addresses and entries on the cache device.
+/// Checks whether a text can be the name of a pool or volume. Names become file names, parts of
+/// addresses and entries on the cache device.
 ///
-/// # Errors
-/// What is wrong with it.
+/// The problem with the name.
 pub fn check_name(name: &str) -> Result<(), String> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() {

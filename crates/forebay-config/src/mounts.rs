@@ -1,9 +1,9 @@
-//! FUSE files and block devices of a configuration: what the files hide, what would wait for itself
-//! because it lies on one, and whether there is memory for all.
+//! FUSE files and block devices of a configuration: paths that the files hide, paths that would
+//! deadlock the daemon because they are on one of them, and whether there is memory for all.
 //!
 //! Paths are compared as the kernel sees them: without symbolic links, through loop devices and
-//! mounts. Nobody is asked who may not answer, so this can be done while the files are served, also
-//! by this process.
+//! mounts. The comparison makes no call that can hang on a served file, so it can run while files
+//! are served, even by this process.
 
 use super::device_name::node_of;
 use super::model::{Config, TlsFiles, VolumeConfig};
@@ -14,29 +14,29 @@ use std::path::{Path, PathBuf};
 
 const FILE: &str = "this is the FUSE file";
 
-/// Something that cannot work.
+/// A configuration that cannot work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
-    /// The setting to blame, as in `volume.db.exports[0]`.
+    /// The invalid setting, as in `volume.db.exports[0]`.
     pub(crate) key: String,
-    /// The setting that it contradicts.
+    /// The setting that it conflicts with.
     pub(crate) other: Option<String>,
-    /// What that is.
+    /// Role of that setting.
     pub(crate) is_the: &'static str,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
-    /// What to do.
+    /// Suggested action.
     pub help: String,
 }
 
 impl Problem {
-    /// It is about this volume.
+    /// Returns whether it concerns this volume.
     pub(crate) fn concerns(&self, volume: &str) -> bool {
         let section = format!("volume.{volume}.");
         self.key.starts_with(&section) || self.other.as_ref().is_some_and(|other| other.starts_with(&section))
     }
 
-    /// The first problem that a volume has, or would have, beside the others.
+    /// Returns the first problem that a volume has, or would have together with the others.
     pub fn of_volume(config: &Config, name: &str, volume: &VolumeConfig) -> Option<Self> {
         let name = name.to_owned();
         let others = config.volumes.iter().filter(|(other, _)| **other != name);
@@ -49,12 +49,12 @@ struct Place<'a> {
     key: String,
     volume: &'a str,
     path: &'a Path,
-    /// What it hides: itself, or the folder that it is in.
+    /// The path that it hides: itself, or its folder.
     claim: PathBuf,
 }
 
-/// Looks at everything; `volumes` are those of the configuration, and of two that contradict each
-/// other the later one is blamed.
+/// Checks all volumes; `volumes` are those of the configuration. Of two that conflict, the later
+/// one is reported.
 pub fn problems<'a>(
     config: &'a Config,
     volumes: impl Iterator<Item = (&'a String, &'a VolumeConfig)> + Clone,
@@ -98,7 +98,7 @@ struct BlockDevice<'a> {
     key: String,
     volume: &'a str,
     name: PathBuf,
-    /// Where the name leads, if there is such a device now.
+    /// Target of the name, if there is such a device now.
     node: Option<PathBuf>,
 }
 
@@ -121,8 +121,8 @@ fn block_devices<'a>(volumes: impl Iterator<Item = (&'a String, &'a VolumeConfig
 }
 
 impl BlockDevice<'_> {
-    /// What is at the path is read from and written to the device. Partitions and what is mounted
-    /// from it are not looked for.
+    /// Returns whether I/O at the path goes to the device. Ignores partitions and filesystems
+    /// mounted from it.
     fn carries(&self, path: &Path) -> bool {
         let is_it = |path: &Path| path == self.name || self.node.as_deref() == Some(path);
         is_it(path) || is_it(&node_of(path))
@@ -179,7 +179,7 @@ fn hidden(key: String, what: String, path: &Path, place: &Place<'_>) -> Problem 
     }
 }
 
-/// Every path that the daemon itself uses: its setting, and what it is.
+/// Returns every path that the daemon itself uses: its setting, and its role.
 fn used<'a>(
     config: &'a Config,
     volumes: impl Iterator<Item = (&'a String, &'a VolumeConfig)>,
@@ -224,7 +224,7 @@ fn used<'a>(
     used
 }
 
-/// Each FUSE file has memory of its own.
+/// Each FUSE file needs its own memory.
 fn too_many<'a>(
     config: &Config,
     pool: &str,

@@ -1,11 +1,11 @@
-//! What the configuration says of one pool and its volumes, as a text that another host can take
-//! into its own: what an export writes onto the cache.
+//! The configuration of one pool and its volumes, as a text that another host can merge into its
+//! own file: an export writes it to the cache.
 //!
 //! Invariants
-//! - Only what was set is in the text; defaults are those of whoever reads it.
-//! - There are no secrets in it: a key, a token or a certificate is named by its file.
-//! - Any text may come from a device. What it says of other sections (TLS, access lists, addresses)
-//!   is looked at when it enters a file.
+//! - The text has only values that were set; the reader's defaults apply to the rest.
+//! - It contains no secrets: a key, a token or a certificate is named by its file.
+//! - A text from a device is untrusted. Its references to other sections (TLS, access lists,
+//!   addresses) are checked when it is merged into a file.
 
 use super::diagnostic::{Diagnostic, Report};
 use super::edit::{Edit, EditError};
@@ -16,7 +16,7 @@ use forebay_admin::MessageId;
 use std::path::Path;
 use toml_edit::DocumentMut;
 
-/// How the text is called in messages.
+/// Name of the text in messages.
 const SHOWN: &str = "settings copy";
 
 /// A pool and its volumes.
@@ -31,7 +31,7 @@ pub struct PoolSection {
 }
 
 impl PoolSection {
-    /// A pool of a configuration, if it has it.
+    /// Returns a pool of a configuration, if there is one of that name.
     #[must_use]
     pub fn of(config: &Config, name: &str) -> Option<Self> {
         let pool = config.pools.get(name)?.clone();
@@ -40,7 +40,7 @@ impl PoolSection {
         Some(Self { name: name.into(), pool, volumes })
     }
 
-    /// The same under another name.
+    /// Returns it under another name.
     #[must_use]
     pub fn renamed(mut self, name: &str) -> Self {
         for (_, volume) in &mut self.volumes {
@@ -49,7 +49,7 @@ impl PoolSection {
         Self { name: name.into(), ..self }
     }
 
-    /// The changes that bring it into a file that has none of it.
+    /// Returns the edits that add it to a file.
     #[must_use]
     pub fn added(&self) -> Vec<Edit> {
         let set = |settings: &Settings| {
@@ -77,17 +77,16 @@ impl PoolSection {
         edits
     }
 
-    /// The changes that take it out of a file.
+    /// Returns the edits that remove it from a file.
     #[must_use]
     pub fn removed(&self) -> Vec<Edit> {
         let volumes = self.volumes.iter().map(|(name, _)| Edit::RemoveVolume { name: name.clone() });
         volumes.chain([Edit::RemovePool { name: self.name.clone() }]).collect()
     }
 
-    /// The text.
+    /// Returns the text.
     ///
-    /// # Errors
-    /// It has a path that is not UTF-8.
+    /// A path is not UTF-8.
     pub fn text(&self) -> Result<String, EditError> {
         let mut document = DocumentMut::new();
         for edit in self.added() {
@@ -96,10 +95,9 @@ impl PoolSection {
         Ok(document.to_string())
     }
 
-    /// Reads a text.
+    /// Parses a text.
     ///
-    /// # Errors
-    /// It is no text of one pool and its volumes: everything that is wrong.
+    /// All errors; also if the text does not hold one pool and its volumes.
     pub fn parse(text: &str) -> Result<Self, Report> {
         let path = Path::new(SHOWN);
         let config = parse_sections(path, text)?;

@@ -1,5 +1,5 @@
-//! Rules as they stand in the file: keys and values with their places. What they mean is known to
-//! [`crate::rules`], which is asked while the file is checked.
+//! Rules in the form of the file: keys and values with their places. [`crate::rules`] interprets
+//! them when the file is checked.
 
 use super::diagnostic::{Diagnostic, Span};
 use crate::rules::{Rule, RuleError};
@@ -15,7 +15,7 @@ pub enum RuleValue {
 }
 
 impl fmt::Display for RuleValue {
-    /// As it is written in `key=value` words.
+    /// Formats it for `key=value` words.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(text) => f.write_str(text),
@@ -31,23 +31,23 @@ pub struct RuleEntry {
     pub key: String,
     /// Value.
     pub value: RuleValue,
-    /// Where the key stands in the file; empty if it did not come from one.
+    /// Place of the key in the file; empty if it did not come from one.
     pub key_span: Span,
-    /// Where the value stands.
+    /// Place of the value.
     pub value_span: Span,
 }
 
-/// One rule of the file. Two are equal if they say the same, wherever they stand.
+/// One rule of the file. Equality ignores the places.
 #[derive(Clone, Debug, Default)]
 pub struct RuleTable {
     /// In the order of the file.
     pub entries: Vec<RuleEntry>,
-    /// Where the rule begins in the file.
+    /// Start of the rule in the file.
     pub span: Span,
 }
 
 impl RuleTable {
-    /// A rule that does not come from a file.
+    /// Creates a rule that does not come from a file.
     pub fn from_pairs<K: Into<String>>(pairs: impl IntoIterator<Item = (K, RuleValue)>) -> Self {
         let entry = |(key, value): (K, RuleValue)| RuleEntry {
             key: key.into(),
@@ -58,16 +58,15 @@ impl RuleTable {
         Self { entries: pairs.into_iter().map(entry).collect(), span: 0..0 }
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&RuleValue> {
         self.entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
-    /// The rule that it says.
+    /// Converts it to a rule.
     ///
-    /// # Errors
-    /// If it says none.
+    /// If it is not a valid rule.
     pub fn rule(&self) -> Result<Rule, RuleError> {
         let values: Vec<String> = self.entries.iter().map(|entry| entry.value.to_string()).collect();
         Rule::from_pairs(
@@ -75,7 +74,7 @@ impl RuleTable {
         )
     }
 
-    /// Keys and values in the order of the keys, which has no meaning.
+    /// Returns keys and values sorted by key; the order has no meaning.
     fn sorted(&self) -> Vec<(&str, &RuleValue)> {
         let mut pairs: Vec<_> = self.entries.iter().map(|entry| (entry.key.as_str(), &entry.value)).collect();
         pairs.sort_by_key(|(key, _)| *key);
@@ -91,8 +90,8 @@ impl PartialEq for RuleTable {
 
 impl Eq for RuleTable {}
 
-/// What is wrong with the rules of a volume, each by itself. What needs the volume's size or the
-/// processes that run is known only when it is attached.
+/// Checks each rule of a volume by itself. Errors that depend on the volume's size or on running
+/// processes are only known when it is attached.
 #[must_use]
 pub fn check(_volume: &str, rules: &[RuleTable]) -> Vec<Diagnostic> {
     let wrong = |table: &RuleTable| {

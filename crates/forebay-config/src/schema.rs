@@ -1,6 +1,6 @@
-//! The JSON schema (draft 2020-12) of forebay.toml, for editors that complete and check as one
-//! types. Made from the registry and the tables of keys; what only the daemon can check
-//! (references, duplicates, sums) is not in it.
+//! The JSON schema (draft 2020-12) of forebay.toml, for editors that complete and check while the
+//! user types. Generated from the registry and the tables of keys, without the checks that only the
+//! daemon can make (references, duplicates, sums).
 
 use super::keys::{self, Key, Shape};
 use super::model::NAME_BYTES_MAX;
@@ -8,7 +8,7 @@ use super::tunables::{Applies, Scope, Translate, Tunable};
 use super::value::{Choice, Value as Tuned, ValueKind, is_switch};
 use serde_json::{Map, Value, json};
 
-/// Patterns of sizes and durations: looser than the parser, tight enough for an editor.
+/// Patterns of sizes and durations: looser than the parser, strict enough for an editor.
 const SIZE: &str = r"^[0-9]+(\.[0-9]+)? ?([KkMmGgTtPp]?[Bb]?|[KkMmGgTtPp][Ii][Bb])$";
 const RATE: &str = r"^([0-9]+(\.[0-9]+)? ?([KkMmGgTtPp]?[Bb]?|[KkMmGgTtPp][Ii][Bb])(/s)?|off|unlimited)$";
 const DEVICE: &str = r"^(none|hdd-7200|card-[dt](:[1-9][0-9]*)?)$";
@@ -17,7 +17,7 @@ const RATING: &str =
 const BUDGET: &str = r"^[0-9.]+ ?([KkMmGgTtPp]?[Bb]?|[KkMmGgTtPp][Ii][Bb]|[Dd][Ww][Pp][Dd]|y(ears?)?)$";
 const DURATION: &str = r"^0$|^([0-9]+ ?(ns|us|ms|s|sec|m|min|h|d|w|[a-z]+) ?)+$";
 
-/// The schema.
+/// Returns the schema.
 #[must_use]
 pub fn schema() -> Value {
     json!({
@@ -36,19 +36,19 @@ pub fn schema() -> Value {
     })
 }
 
-/// The schema as text, as it is printed and kept under docs.
+/// Returns the schema as text, in the form of the file under docs.
 #[must_use]
 pub fn text() -> String {
     format!("{:#}\n", schema())
 }
 
-/// A table whose keys are names.
+/// Returns the schema of a table whose keys are names.
 fn named(section: Value) -> Value {
     let name = json!({ "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$", "maxLength": NAME_BYTES_MAX });
     json!({ "type": "object", "propertyNames": name, "additionalProperties": section })
 }
 
-/// A table with these keys, and the tunables of a scope.
+/// Returns the schema of a table with these keys, and the tunables of a scope.
 fn table(keys: &[Key], scope: Option<Scope>) -> Value {
     let mut properties = Map::new();
     for key in keys {
@@ -68,7 +68,7 @@ fn table(keys: &[Key], scope: Option<Scope>) -> Value {
     json!({ "type": "object", "additionalProperties": false, "properties": properties, "required": required })
 }
 
-/// The default of a key, without the quotes of the file.
+/// Returns the default of a key, without the quotes of the file.
 fn default_of(key: &Key) -> Option<Value> {
     (!key.default.is_empty()).then(|| key.default.trim_matches('"').into())
 }

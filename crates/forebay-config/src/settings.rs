@@ -1,11 +1,11 @@
-//! Tunables of a volume or pool that were set. They differ from those that were left out.
+//! Tunables of a volume or pool that were set, as opposed to defaulted.
 
 use super::tunables::{self, Scope, Tunable};
 use super::value::{Value, ValueError};
 use forebay_admin::MessageId;
 use std::collections::BTreeMap;
 
-/// Checked values by the name of their tunable; defaults are not in it.
+/// Checked values by the name of their tunable, without defaults.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     scope: Scope,
@@ -13,23 +13,21 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Nothing is set.
+    /// Creates settings without values.
     #[must_use]
     pub fn new(scope: Scope) -> Self {
         Self { scope, values: BTreeMap::new() }
     }
 
-    /// Whether these are of a volume or of a pool.
+    /// Returns whether these are of a volume or of a pool.
     #[must_use]
     pub fn scope(&self) -> Scope {
         self.scope
     }
 
-    /// Sets a tunable, given by its name or an alias, to a value as people write it. Gives the
-    /// tunable.
+    /// Sets a tunable, given by its name or an alias, to a value as text. Returns the tunable.
     ///
-    /// # Errors
-    /// If there is no such tunable, or it does not take the value; nothing was changed.
+    /// If there is no such tunable, or it does not accept the value; nothing is changed.
     pub fn set(&mut self, name: &str, text: &str) -> Result<&'static Tunable, ValueError> {
         let tunable = self.named(name)?;
         let value = tunable.parse_as(name, text)?;
@@ -37,8 +35,8 @@ impl Settings {
         Ok(tunable)
     }
 
-    /// Takes out what was set for a tunable, given by its name or an alias: the default holds
-    /// again. Gives the tunable.
+    /// Removes the set value of a tunable, given by its name or an alias: the default applies
+    /// again. Returns the tunable.
     ///
     /// # Errors
     /// If there is no such tunable.
@@ -57,8 +55,8 @@ impl Settings {
         })
     }
 
-    /// Sets a value that was read already. False, and nothing is changed, if the tunable is set
-    /// already or is of another scope.
+    /// Sets a parsed value. Returns false, and changes nothing, if the tunable is set already or is
+    /// of another scope.
     pub(crate) fn put(&mut self, tunable: &'static Tunable, value: Value) -> bool {
         let vacant = tunable.scope == self.scope && !self.values.contains_key(tunable.name);
         if vacant {
@@ -67,20 +65,21 @@ impl Settings {
         vacant
     }
 
-    /// What was set for a tunable.
+    /// Returns the set value of a tunable.
     #[must_use]
     pub fn explicit(&self, name: &str) -> Option<Value> {
         tunables::find(self.scope, name).and_then(|tunable| self.values.get(tunable.name).cloned())
     }
 
-    /// What holds for a tunable: what was set, or the default. Nothing if there is no such tunable.
+    /// Returns the effective value of a tunable: the set one, or the default. Returns nothing if
+    /// there is no such tunable.
     #[must_use]
     pub fn value(&self, name: &str) -> Option<Value> {
         let tunable = tunables::find(self.scope, name)?;
         Some(self.values.get(tunable.name).cloned().unwrap_or_else(|| tunable.default_value()))
     }
 
-    /// Every tunable of the scope with the value that holds.
+    /// Returns every tunable of the scope with its effective value.
     pub fn effective(&self) -> impl Iterator<Item = (&'static Tunable, Value)> + '_ {
         let table = self.scope.tunables().iter();
         table.map(|tunable| {
@@ -89,7 +88,7 @@ impl Settings {
         })
     }
 
-    /// What was set, in the order of the names.
+    /// Returns the set values, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, Value)> + '_ {
         self.values.iter().map(|(name, value)| (*name, value.clone()))
     }

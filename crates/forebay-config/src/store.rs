@@ -1,16 +1,17 @@
-//! The file itself: reading it, and writing live changes into it.
+//! The configuration file: reads it and writes live changes into it.
 //!
 //! Order of a change
-//! 1. Read the newest text. It may have been changed by somebody else since; it must be right as it
-//!    is.
-//! 2. Make the edits, and check the result as a whole. If it is wrong, nothing is changed.
-//! 3. Write a new file beside it, with the same owner and permissions, and make it durable (fsync).
-//! 4. Look once more whether somebody wrote meanwhile; if so, start again.
-//! 5. Rename it over the old one, and make the folder durable.
+//! 1. Read the current text. Another program may have changed it since it was loaded; it must be
+//!    valid as it is.
+//! 2. Apply the edits and check the result as a whole. If it is invalid, nothing is changed.
+//! 3. Write a new file in the same folder, with the same owner and permissions, and make it durable
+//!    (fsync).
+//! 4. Read the old file again; if another program has changed it meanwhile, start again.
+//! 5. Rename the new file over the old one, and make the folder durable.
 //!
 //! So a crash at any instant leaves the old file or the new one. An editor that saves at the same
-//! time loses something only in the instant between 4 and 5. No file system lets us close that gap.
-//! Extended attributes are not kept.
+//! time loses its text only between 4 and 5; no file system can close that gap. Extended attributes
+//! are not kept.
 
 use super::diagnostic::Report;
 use super::edit::{Edit, EditError};
@@ -23,22 +24,22 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use toml_edit::DocumentMut;
 
-/// How often a change is tried again because somebody else wrote the file.
+/// Attempts at a change while other programs write the file.
 const ATTEMPTS: u32 = 5;
 
 /// Why the file could not be read or changed.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// The operating system refused something.
+    /// A system call failed.
     #[error("cannot {doing} {path}: {error}{unchanged}")]
     Io {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To what.
+        /// Its path.
         path: String,
-        /// The system's answer.
+        /// The system's error.
         error: io::Error,
-        /// Says that the file is as it was, if that is so.
+        /// States that the file is unchanged, if so.
         unchanged: &'static str,
     },
     /// The file is too large or not UTF-8.
@@ -46,33 +47,33 @@ pub enum StoreError {
     NotText {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// The file is wrong, before the change.
+    /// The file is invalid, before the change.
     #[error("{report}")]
     Wrong {
-        /// What is wrong.
+        /// Its errors.
         report: Box<Report>,
     },
-    /// The file was changed by somebody else and is wrong now, so that nothing can be put into it.
+    /// Another program changed the file, which is invalid now, so that no change can be written.
     #[error(
         "the file was changed since it was loaded and is wrong now: nothing was written; correct it first\n\n{report}"
     )]
     WrongMeanwhile {
-        /// What is wrong.
+        /// Its errors.
         report: Box<Report>,
     },
     /// The change does not fit the file.
     #[error("nothing was written: {0}")]
     Edit(#[from] EditError),
-    /// The change would make the file wrong.
+    /// The change would make the file invalid.
     #[error("nothing was written: the change would make the configuration wrong\n\n{report}")]
     Refused {
-        /// What would be wrong.
+        /// Its errors after the change.
         report: Box<Report>,
     },
-    /// Somebody else writes the file all the time.
+    /// Other programs keep changing the file.
     #[error(
         "{path} was changed by somebody else {ATTEMPTS} times while it was written: nothing was written; try again"
     )]
@@ -83,7 +84,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What it is about, for scripts.
+    /// Returns the id of the message, for scripts.
     #[must_use]
     pub fn id(&self) -> MessageId {
         match self {
@@ -98,22 +99,22 @@ impl StoreError {
     }
 }
 
-/// What a change led to.
+/// Result of a change.
 #[derive(Clone, Debug)]
 pub struct Edited {
-    /// The configuration that the file has now, with what others changed in it.
+    /// The current configuration of the file, including changes by others.
     pub checked: Checked,
-    /// Somebody else had changed the file since it was loaded: compare as for a reload.
+    /// The file was changed elsewhere since it was loaded: compare as for a reload.
     pub changed_elsewhere: bool,
 }
 
 /// forebay.toml on disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConfigFile {
-    /// As the user named it. Links are followed at each use: a change does not replace a link by a
-    /// file, and goes to where the link leads then.
+    /// Path as the user gave it. Each use follows links: a change does not replace a link by a
+    /// file, but writes to the link's current target.
     shown: PathBuf,
-    /// The text that was loaded or written last.
+    /// The text last loaded or written.
     text: String,
 }
 
@@ -129,7 +130,7 @@ impl ConfigFile {
         Ok((Self { shown: path.to_owned(), text }, checked))
     }
 
-    /// Reads and checks it again. If it is wrong, what was loaded before stays.
+    /// Reads and checks the file again. If it is invalid, the loaded text stays.
     ///
     /// # Errors
     /// If it cannot be read, or is wrong.
@@ -139,35 +140,33 @@ impl ConfigFile {
         Ok(checked)
     }
 
-    /// The text that was loaded or written last.
+    /// Returns the text last loaded or written.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What it said when it was loaded or written last.
+    /// Returns the configuration last loaded or written.
     ///
-    /// # Errors
-    /// None: what was wrong was neither loaded nor written.
+    /// None: an invalid text is neither loaded nor written.
     pub fn last(&self, rules: &RuleCheck<'_>) -> Result<Checked, StoreError> {
         let wrong = |report| StoreError::Wrong { report: Box::new(report) };
         parse_with(&self.shown, &self.text, rules).map_err(wrong)
     }
 
-    /// What the file says now, with what others have changed in it. What was loaded stays.
+    /// Returns the current configuration of the file, including changes by others. The loaded text
+    /// stays.
     ///
-    /// # Errors
-    /// It cannot be read, or is wrong now.
+    /// The file cannot be read, or is invalid now.
     pub fn newest(&self, rules: &RuleCheck<'_>) -> Result<Checked, StoreError> {
         let text = read(&self.shown)?;
         parse_with(&self.shown, &text, rules)
             .map_err(|report| StoreError::WrongMeanwhile { report: Box::new(report) })
     }
 
-    /// Whether these changes can be written; nothing is.
+    /// Checks whether these changes can be written; writes nothing.
     ///
-    /// # Errors
-    /// The file or the result would be wrong.
+    /// The file or the result would be invalid.
     pub fn would_take(&self, edits: &[Edit], rules: &RuleCheck<'_>) -> Result<(), StoreError> {
         let newest = read(&self.shown)?;
         self.edited(&newest, newest != self.text, edits, rules).map(drop)
@@ -175,9 +174,8 @@ impl ConfigFile {
 
     /// Writes changes into the file: all of them or none.
     ///
-    /// # Errors
-    /// If the file or the result would be wrong, or something could not be written. Nothing was
-    /// changed then, unless the message says that it is not durable.
+    /// If the file or the result would be invalid, or a write fails. Nothing is changed then,
+    /// unless the message states that the change is not durable.
     pub fn edit(&mut self, edits: &[Edit], rules: &RuleCheck<'_>) -> Result<Edited, StoreError> {
         for _ in 0..ATTEMPTS {
             let newest = read(&self.shown)?;
@@ -191,7 +189,7 @@ impl ConfigFile {
         Err(StoreError::Busy { path: self.shown.display().to_string() })
     }
 
-    /// The text with the changes, checked.
+    /// Returns the text with the changes, and the checked configuration.
     fn edited(
         &self,
         newest: &str,
@@ -222,15 +220,15 @@ impl ConfigFile {
         Ok((text, checked))
     }
 
-    /// Writes a new file beside the old one and renames it over it. False if the old one is not
-    /// `newest` any more.
+    /// Writes a new file next to the old one and renames it over it. Returns false if the old one
+    /// is no longer `newest`.
     fn replace(&self, newest: &str, text: &str) -> Result<bool, StoreError> {
         let real =
             self.shown.canonicalize().map_err(|error| io_error("find", &self.shown, error, UNCHANGED))?;
         let name = real.file_name().unwrap_or_default().to_string_lossy();
         let beside = real.with_file_name(format!(".{name}.{}.new", std::process::id()));
         let folder = real.parent().unwrap_or(Path::new("/"));
-        // Before anything is changed: without a descriptor it could not be made durable.
+        // Opened before any change: the rename needs this descriptor to become durable.
         let names = File::open(folder).map_err(|error| io_error("open", folder, error, UNCHANGED))?;
         let written = self.write_beside(&real, &beside, text).and_then(|()| {
             let unchanged = read(&real)? == newest;
@@ -241,7 +239,7 @@ impl ConfigFile {
             Ok(unchanged)
         });
         if !matches!(written, Ok(true)) {
-            // Ours and of no use; that it is left behind if this fails too harms nobody.
+            // The temporary file is of no use; if this fails too, it is left behind without harm.
             let _ = std::fs::remove_file(&beside);
         }
         if written? {
@@ -251,12 +249,12 @@ impl ConfigFile {
         Ok(false)
     }
 
-    /// A new file with the permissions and owner of the old one, durable.
+    /// Writes a durable new file with the permissions and owner of the old one.
     fn write_beside(&self, real: &Path, beside: &Path, text: &str) -> Result<(), StoreError> {
         let failed = |doing| move |error| io_error(doing, beside, error, UNCHANGED);
         let old =
             std::fs::metadata(real).map_err(|error| io_error("look at", &self.shown, error, UNCHANGED))?;
-        // One that a killed daemon with our number left behind.
+        // A killed daemon with this process id may have left one behind.
         let _ = std::fs::remove_file(beside);
         let mut file = OpenOptions::new()
             .write(true)
@@ -268,7 +266,7 @@ impl ConfigFile {
         if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
             fchown(&file, Some(old.uid()), Some(old.gid())).map_err(failed("give its owner to"))?;
         }
-        // After the owner, for a change of owner clears some of the permissions.
+        // After the owner, since a change of owner clears some permissions.
         let permissions = std::fs::Permissions::from_mode(old.permissions().mode() & 0o7777);
         file.set_permissions(permissions).map_err(failed("set the permissions of"))?;
         file.write_all(text.as_bytes()).map_err(failed("write"))?;
@@ -283,13 +281,13 @@ fn io_error(doing: &'static str, path: &Path, error: io::Error, unchanged: &'sta
     StoreError::Io { doing, path: path.display().to_string(), error, unchanged }
 }
 
-/// The text of a file, within limits.
+/// Reads a file as text, within limits.
 fn read(path: &Path) -> Result<String, StoreError> {
     let problem = |problem: String| StoreError::NotText { path: path.display().to_string(), problem };
     let failed = |error| io_error("read", path, error, "");
     let mut bytes = Vec::new();
     let limit = super::file::BYTES_MAX;
-    // To open a FIFO waits until somebody writes to it, and all other changes would wait for that.
+    // Opening a FIFO would block until a writer appears, and block all other changes.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
         return Err(problem("it is no regular file".into()));
     }

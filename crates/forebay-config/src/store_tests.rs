@@ -1,4 +1,4 @@
-//! The file is changed whole or not at all, whoever else writes it and whatever fails.
+//! The file is changed completely or not at all, despite concurrent writers and failures.
 
 use super::*;
 use crate::{Scope, VolumeTunables};
@@ -30,7 +30,7 @@ impl Place {
         std::fs::read_to_string(self.path()).unwrap()
     }
 
-    /// Files of the folder other than the configuration.
+    /// Returns the files of the folder other than the configuration.
     fn others(&self) -> usize {
         std::fs::read_dir(self.folder.path()).unwrap().count() - 1
     }
@@ -128,10 +128,10 @@ fn a_change_that_contradicts_is_refused_and_nothing_is_written() {
     assert!(error.to_string().contains("dirty_low_pct (60) is above dirty_high_pct (50)"), "{error}");
     let error = file.edit(&[set("no_such", "50")], &no_rules).unwrap_err();
     assert!(matches!(error, StoreError::Edit(_)), "{error}");
-    // A pool that a volume still names cannot go.
+    // A pool that a volume still names cannot be removed.
     let error = file.edit(&[Edit::RemovePool { name: "p".into() }], &no_rules).unwrap_err();
     assert!(error.to_string().contains("there is no pool `p`"), "{error}");
-    // Nor is anything written if nothing changes.
+    // Edits without effect write nothing.
     file.edit(&[], &no_rules).unwrap();
     assert_eq!((place.text().as_str(), std::fs::metadata(place.path()).unwrap().ino()), (FILE, inode));
     assert_eq!(file.text(), FILE);
@@ -162,7 +162,7 @@ fn rules_have_a_say_before_anything_is_written() {
 fn when_the_new_file_cannot_be_made_the_old_one_stays() {
     let place = Place::new();
     let mut file = place.load();
-    // A folder where the new file would be: nobody, root included, can create it.
+    // A folder in place of the new file: no user, root included, can create it.
     let beside = place.folder.path().join(format!(".forebay.toml.{}.new", std::process::id()));
     std::fs::create_dir(&beside).unwrap();
     let error = file.edit(&[set("dirty_low_pct", "20")], &no_rules).unwrap_err();
@@ -182,7 +182,7 @@ fn in_a_folder_that_cannot_be_written_the_file_stays() {
     };
     folder(0o555);
     if File::create(place.folder.path().join("probe")).is_ok() {
-        // Root may write everywhere: somebody else runs this test again.
+        // Root may write everywhere: an unprivileged user runs this test again.
         folder(0o755);
         return run_as_nobody("store::tests::in_a_folder_that_cannot_be_written_the_file_stays");
     }
@@ -193,11 +193,11 @@ fn in_a_folder_that_cannot_be_written_the_file_stays() {
     assert_eq!((place.text().as_str(), place.others()), (FILE, 0));
 }
 
-/// Runs one test of this program as a user without rights.
+/// Runs one test of this program as an unprivileged user.
 fn run_as_nobody(test: &str) {
     use std::os::unix::process::CommandExt;
     const NOBODY: u32 = 65534;
-    // The program may lie where nobody else may go, so a copy is run.
+    // Runs a copy: the program may lie in a folder that other users cannot enter.
     let place = tempfile::tempdir().unwrap();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
     let program = place.path().join("test");
@@ -214,7 +214,7 @@ fn what_is_written_during_a_change_is_not_lost() {
     let place = Place::new();
     let mut file = place.load();
     let theirs = format!("# theirs\n{FILE}");
-    // The check of the rules is a moment between reading and writing.
+    // The check of the rules runs between the read and the write.
     let writes_once = |_: &str, _: &[super::super::RuleTable]| {
         if !place.text().starts_with('#') {
             std::fs::write(place.path(), &theirs).unwrap();

@@ -1,8 +1,8 @@
 //! The registry of tunables: the one table from which configuration keys, `forebay get` and `set`,
-//! the API, control files, documents, the JSON schema and completions are made.
+//! the API, control files, documents, the JSON schema and completions are generated.
 //!
 //! A tunable is one line in [`VolumeTunables`] or [`PoolTunables`]: its name, its type, its default
-//! as people write it, what it takes, when a change applies, and a line of help. The line makes the
+//! as text, its accepted values, when a change applies, and a line of help. The line generates the
 //! entry of `TABLE` and the typed field, so that they cannot differ. Names carry the unit where the
 //! type does not.
 
@@ -15,7 +15,7 @@ use forebay_export::size::ByteSize;
 use forebay_io::DeviceModel;
 use std::time::Duration;
 
-/// What a tunable belongs to.
+/// Owner of a tunable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Scope {
     /// A pool.
@@ -25,7 +25,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// The word, also the name of the section in the configuration file.
+    /// Returns the word, also the name of the section in the configuration file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl Scope {
         }
     }
 
-    /// Its tunables.
+    /// Returns its tunables.
     #[must_use]
     pub fn tunables(self) -> &'static [Tunable] {
         match self {
@@ -53,12 +53,12 @@ pub enum Applies {
     AtAttach,
     /// When the daemon opens the pool.
     AtStart,
-    /// Only when the cache is made.
+    /// Only when the cache is created.
     AtCreation,
 }
 
 impl Applies {
-    /// For tables and messages.
+    /// Returns words for tables and messages.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -70,23 +70,23 @@ impl Applies {
     }
 }
 
-/// How values under another name become ours.
+/// Translation of values under another name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Translate {
-    /// They are the same.
+    /// None.
     Same,
     /// A plain number is seconds, and 0 is off.
     Seconds,
-    /// These words; others are tried as they are.
+    /// By these words; other values are read unchanged.
     Words(&'static [(&'static str, &'static str)]),
 }
 
-/// A name that FlashCache has for a tunable. It is understood wherever the name is.
+/// FlashCache's name for a tunable. It is accepted wherever the name is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Alias {
-    /// The other name; or the same, if only the values differ.
+    /// The other name; or the same name, if only the values differ.
     pub name: &'static str,
-    /// How its values are read.
+    /// Translation of its values.
     pub translate: Translate,
 }
 
@@ -95,22 +95,22 @@ pub struct Alias {
 pub struct Tunable {
     /// Name.
     pub name: &'static str,
-    /// What it belongs to.
+    /// Its owner.
     pub scope: Scope,
-    /// What it takes.
+    /// Accepted values.
     pub kind: ValueKind,
-    /// Default, as people write it.
+    /// Default, as text.
     pub default: &'static str,
     /// When a change applies.
     pub applies: Applies,
-    /// What it does, in one line.
+    /// Its effect, in one line.
     pub help: &'static str,
     /// Other names.
     pub aliases: &'static [Alias],
 }
 
 impl Tunable {
-    /// Reads a value that was given under `name`, which is that of the tunable or of an alias.
+    /// Reads a value given under `name`, the name of the tunable or of an alias.
     ///
     /// # Errors
     /// If the text is no such value, or out of range.
@@ -129,7 +129,7 @@ impl Tunable {
         }
     }
 
-    /// The default as a value.
+    /// Returns the default as a value.
     ///
     /// # Panics
     /// If the table is wrong, which a test excludes.
@@ -138,19 +138,19 @@ impl Tunable {
         self.kind.parse(self.default).expect("tested: every default is a value of its kind")
     }
 
-    /// The words of a choice; empty for other kinds.
+    /// Returns the words of a choice; empty for other kinds.
     #[must_use]
     pub fn choices(&self) -> &'static [Choice] {
         if let ValueKind::Choice(choices) = self.kind { choices } else { &[] }
     }
 }
 
-/// Every tunable, pools first.
+/// Returns all tunables, pools first.
 pub fn all() -> impl Iterator<Item = &'static Tunable> {
     Scope::Pool.tunables().iter().chain(Scope::Volume.tunables())
 }
 
-/// The tunable of a scope with this name or alias.
+/// Returns the tunable of a scope with this name or alias.
 #[must_use]
 pub fn find(scope: Scope, name: &str) -> Option<&'static Tunable> {
     let table = scope.tunables();
@@ -158,8 +158,7 @@ pub fn find(scope: Scope, name: &str) -> Option<&'static Tunable> {
     by_name.or_else(|| table.iter().find(|tunable| tunable.aliases.iter().any(|alias| alias.name == name)))
 }
 
-/// What to say about a name that is no tunable of this scope and none of `others`: what was
-/// probably meant.
+/// Returns a suggestion for a name that is no tunable of this scope and none of `others`.
 #[must_use]
 pub fn hint(scope: Scope, name: &str, others: &[&'static str]) -> Option<String> {
     if let Some((_, instead)) = FLASHCACHE_OTHERWISE.iter().find(|(theirs, _)| *theirs == name) {
@@ -174,7 +173,7 @@ pub fn hint(scope: Scope, name: &str, others: &[&'static str]) -> Option<String>
     nearest(name, known).map(|name| format!("did you mean `{name}`?"))
 }
 
-/// Knobs of FlashCache for which there is something other than a tunable.
+/// Settings of FlashCache that correspond to something other than a tunable.
 pub const FLASHCACHE_OTHERWISE: &[(&str, &str)] = &[
     ("do_sync", "FlashCache's do_sync is a command here: forebay flush VOLUME"),
     ("stop_sync", "FlashCache's stop_sync is a command here: forebay jobs ID --cancel"),
@@ -193,9 +192,9 @@ pub const FLASHCACHE_OTHERWISE: &[(&str, &str)] = &[
     ("lru_hot_pct", "survivors_max_pct limits what is kept because it was hit"),
 ];
 
-/// Types that a value can become.
+/// Types that a value can be converted to.
 pub(crate) trait FromValue: Sized {
-    /// Nothing if the value is of another kind.
+    /// Returns nothing if the value is of another kind.
     fn from_value(value: Value) -> Option<Self>;
 }
 
@@ -267,7 +266,7 @@ impl FromValue for Option<Duration> {
     }
 }
 
-/// Makes the typed structure and the table of a scope from the same lines.
+/// Generates the typed structure and the table of a scope from the same lines.
 macro_rules! tunables {
     ($(#[$doc:meta])* $structure:ident, $scope:ident {
         $($name:ident: $type:ty = $default:literal, $kind:expr, $applies:ident, $help:literal $(, [$($alias:expr),*])?;)*
@@ -277,7 +276,7 @@ macro_rules! tunables {
         pub struct $structure { $(#[doc = $help] pub $name: $type,)* }
 
         impl $structure {
-            /// The tunables, in the order in which documents show them.
+            /// The tunables, in the order of the documents.
             pub const TABLE: &'static [Tunable] = &[$(Tunable {
                 name: stringify!($name),
                 scope: Scope::$scope,
@@ -288,7 +287,7 @@ macro_rules! tunables {
                 aliases: &[$($($alias),*)?],
             },)*];
 
-            /// What was set, and defaults for the rest.
+            /// Takes set values, and defaults for the rest.
             ///
             /// # Panics
             /// If the settings are of another scope.
@@ -333,9 +332,9 @@ const fn words(name: &'static str, words: &'static [(&'static str, &'static str)
     Alias { name, translate: Translate::Words(words) }
 }
 
-/// Longest time that anything may wait or age.
+/// Maximum of all wait times and ages.
 const DAYS_30: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Shortest time that makes sense for what the engine looks at many times a second.
+/// Shortest useful interval of work that the engine does many times per second.
 const MS: Duration = Duration::from_millis(1);
 const IOPS: ValueKind = ValueKind::Count {
     min: 0,

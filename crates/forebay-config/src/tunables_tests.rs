@@ -1,4 +1,4 @@
-//! The registry is whole: names, defaults, aliases, and values that print as they are read.
+//! The registry is complete: names, defaults, aliases, and values that read back as printed.
 
 use super::*;
 use proptest::prelude::*;
@@ -68,7 +68,7 @@ fn a_name_of_the_other_scope_says_so() {
     assert_eq!(volume, Settings::new(Scope::Volume));
 }
 
-/// Any value of a kind, and the text that it has in the limits.
+/// Generates any value of a kind, and its text in the limits.
 fn any_value(kind: ValueKind) -> BoxedStrategy<Value> {
     match kind {
         ValueKind::Choice(choices) => {
@@ -131,7 +131,7 @@ proptest! {
         }
         let mut settings = Settings::new(tunable.scope);
         if settings.set(tunable.name, &text).is_ok() {
-            // The typed structure takes whatever the registry lets through.
+            // The typed structure accepts every value that the registry accepts.
             match tunable.scope {
                 Scope::Pool => drop(PoolTunables::new(&settings)),
                 Scope::Volume => drop(VolumeTunables::new(&settings)),

@@ -1,11 +1,11 @@
-//! Values of tunables: what a tunable takes, how people write it, and how it is printed.
+//! Values of tunables: accepted values, input syntax and output.
 //!
 //! Invariants
-//! - A [`Value`] that [`ValueKind::parse`] or [`ValueKind::read`] gave is within the limits of its
-//!   kind.
-//! - What is printed reads back as the same value (tested for arbitrary values of every tunable).
-//! - Errors say what is right; they do not repeat the name of the tunable or the place, which the
-//!   caller knows.
+//! - A [`Value`] returned by [`ValueKind::parse`] or [`ValueKind::read`] is within the limits of
+//!   its kind.
+//! - Printed values read back as the same value (tested for arbitrary values of every tunable).
+//! - Errors state the accepted values; they do not repeat the name of the tunable or the place,
+//!   which the caller knows.
 
 use crate::KeySource;
 use crate::endurance::{Endurance, EnduranceError};
@@ -16,16 +16,16 @@ use std::fmt;
 use std::time::Duration;
 use thiserror::Error;
 
-/// One of the words that a [`ValueKind::Choice`] takes.
+/// One word that a [`ValueKind::Choice`] accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
     /// The word.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// Its effect, in one line.
     pub help: &'static str,
 }
 
-/// What a tunable takes. All limits are inclusive.
+/// Accepted values of a tunable. All limits are inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ValueKind {
     /// One of several words.
@@ -43,11 +43,11 @@ pub enum ValueKind {
         min: u64,
         /// Most.
         max: u64,
-        /// What is counted.
+        /// The unit.
         unit: &'static str,
-        /// What 0 means, if not simply none.
+        /// Meaning of 0, if not simply none.
         zero: Option<&'static str>,
-        /// `auto` is possible too.
+        /// `auto` is accepted too.
         auto: bool,
     },
     /// A number of bytes.
@@ -58,10 +58,10 @@ pub enum ValueKind {
         max: u64,
         /// Only powers of two.
         power_of_two: bool,
-        /// `auto` is possible too.
+        /// `auto` is accepted too.
         auto: bool,
     },
-    /// Bytes in a second, 0 for no limit.
+    /// Bytes per second, 0 for no limit.
     Rate,
     /// A time.
     Duration {
@@ -69,21 +69,21 @@ pub enum ValueKind {
         min: Duration,
         /// Most.
         max: Duration,
-        /// `off` is possible too.
+        /// `off` is accepted too.
         off: bool,
     },
-    /// Where a key is, or `off`.
+    /// Place of a key, or `off`.
     Key,
-    /// A device to imitate, or `none`.
+    /// A device to emulate, or `none`.
     Device,
-    /// An amount of writing, or `off`: a rating of devices, or a budget.
+    /// An amount of writes, or `off`: a rating of devices, or a budget.
     Endurance {
         /// It is a rating.
         rating: bool,
     },
 }
 
-/// Nothing is imitated.
+/// Emulate nothing.
 const NO_DEVICE: &str = "none";
 
 /// A value within the limits of its [`ValueKind`].
@@ -93,37 +93,37 @@ pub enum Value {
     Choice(&'static str),
     /// A number or percentage.
     Count(u64),
-    /// Bytes, or bytes in a second.
+    /// Bytes, or bytes per second.
     Size(ByteSize),
     /// A time.
     Duration(Duration),
-    /// Where a key is.
+    /// Place of a key.
     Key(KeySource),
-    /// A device to imitate, if any.
+    /// A device to emulate, if any.
     Device(Option<DeviceModel>),
-    /// An amount of writing.
+    /// An amount of writes.
     Endurance(Endurance),
-    /// Something that is switched off.
+    /// Switched off.
     Off,
-    /// A size that is decided elsewhere.
+    /// A size that is determined elsewhere.
     Auto,
 }
 
-/// A value as it stands in a configuration file.
+/// A value in a configuration file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Raw<'a> {
-    /// In quotes.
+    /// A quoted text.
     Text(&'a str),
     /// A whole number that fits in 64 bits and is not negative.
     Integer(u64),
     /// `true` or `false`.
     Flag(bool),
-    /// Something else, by the name of its type.
+    /// Another type, by its name.
     Other(&'static str),
 }
 
 impl Raw<'_> {
-    /// Its type, for people.
+    /// Returns its type, in words.
     #[must_use]
     pub fn what(self) -> &'static str {
         match self {
@@ -135,25 +135,25 @@ impl Raw<'_> {
     }
 }
 
-/// Why a text is not a value of a kind: what is wrong, and what is right.
+/// Why a text is not a value of a kind, with the accepted values.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{problem}")]
 pub struct ValueError {
-    /// What it is about, for scripts.
+    /// Id of the message, for scripts.
     pub id: MessageId,
-    /// What is wrong, and what would be right.
+    /// The problem, and the accepted values.
     pub problem: String,
-    /// The word that was probably meant.
+    /// Suggested word.
     pub suggestion: Option<&'static str>,
 }
 
 impl ValueError {
-    /// A value that cannot be used, and why.
+    /// Creates an error from a problem.
     pub fn new(problem: impl Into<String>) -> Self {
         Self { id: MessageId::SettingValue, problem: problem.into(), suggestion: None }
     }
 
-    /// The same error, about something else.
+    /// Changes the id.
     #[must_use]
     pub fn about(self, id: MessageId) -> Self {
         Self { id, ..self }
@@ -161,7 +161,7 @@ impl ValueError {
 }
 
 impl ValueKind {
-    /// Reads a value as people type it: `4KiB`, `30s`, `off`, `70`, `70%`, `elevator`.
+    /// Parses a value as users type it: `4KiB`, `30s`, `off`, `70`, `70%`, `elevator`.
     ///
     /// # Errors
     /// If the text is no such value, or out of range.
@@ -198,8 +198,7 @@ impl ValueKind {
         }
     }
 
-    /// Reads a value of a configuration file, where numbers are not in quotes and everything else
-    /// is.
+    /// Reads a value from a configuration file, which quotes everything except numbers and flags.
     ///
     /// # Errors
     /// If it is of the wrong type, no such value, or out of range.
@@ -237,7 +236,7 @@ impl ValueKind {
         }
     }
 
-    /// What it takes, for people.
+    /// Returns the accepted values, in words.
     #[must_use]
     pub fn takes(&self) -> String {
         match *self {
@@ -286,7 +285,7 @@ impl ValueKind {
         self.within(Value::Size(size))
     }
 
-    /// Gives the value back if it is within the limits.
+    /// Returns the value if it is within the limits.
     fn within(&self, value: Value) -> Result<Value, ValueError> {
         let fits = match (*self, &value) {
             (ValueKind::Percent { min, max } | ValueKind::Count { min, max, .. }, Value::Count(number)) => {
@@ -320,7 +319,8 @@ impl ValueKind {
     }
 }
 
-/// The words of a choice are `on` and `off`, which a file may also say as true and false.
+/// Returns whether the words of a choice are `on` and `off`, which a file may also write as true
+/// and false.
 pub(crate) fn is_switch(choices: &[Choice]) -> bool {
     choices.len() == 2 && choices.iter().all(|choice| matches!(choice.name, "on" | "off"))
 }
@@ -344,9 +344,9 @@ fn choose(choices: &'static [Choice], text: &str) -> Result<Value, ValueError> {
     }
 }
 
-/// The candidate that was probably meant by a mistyped text.
+/// Returns the candidate closest to a mistyped text, if it is close enough.
 pub(crate) fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // A third of the letters may be wrong; beyond that a suggestion is a guess.
+    // At most a third of the letters may be wrong; beyond that a suggestion is a guess.
     let worst = (text.chars().count() / 3).clamp(1, 4);
     let lower = text.to_ascii_lowercase().replace('-', "_");
     let distance =
@@ -371,7 +371,7 @@ const TIMES: [(&str, u128); 7] = [
 ];
 
 impl fmt::Display for Value {
-    /// In the largest unit that is exact.
+    /// Formats it in the largest unit that is exact.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::Choice(name) => f.write_str(name),

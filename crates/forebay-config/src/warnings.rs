@@ -1,25 +1,25 @@
-//! What is allowed and looks like a mistake, of one volume: the same whether it comes by a file, by
-//! the command line or by the API.
+//! Settings of a volume that are allowed but look like mistakes: the same checks for a file, the
+//! command line and the API.
 
 use crate::choices::{DefaultAction, OnBackingChange};
 use crate::model::VolumeConfig;
 use forebay_admin::MessageId;
 use forebay_export::uri::{Endpoint, ExportUri, FilePermissions};
 
-/// One of them.
+/// A warning.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Warning {
-    /// What it is about, for scripts.
+    /// Id of the message, for scripts.
     pub id: MessageId,
-    /// Which part of the section of the volume: `exports[0]`, `on_backing_change`.
+    /// Key within the section of the volume: `exports[0]`, `on_backing_change`.
     pub key: String,
     /// In words.
     pub message: String,
-    /// What to do.
+    /// Suggested action.
     pub help: &'static str,
 }
 
-/// All of a volume.
+/// Returns all warnings of a volume.
 #[must_use]
 pub fn of_volume(name: &str, volume: &VolumeConfig) -> Vec<Warning> {
     let mut found: Vec<Warning> =
@@ -45,10 +45,10 @@ pub fn of_volume(name: &str, volume: &VolumeConfig) -> Vec<Warning> {
     found
 }
 
-/// Whoever may write to the file of a socket may connect: here everybody.
+/// Write permission on a socket file permits connecting: here for every user.
 const WRITE_OF_OTHERS: u32 = 0o002;
 
-/// An export that everybody can use who reaches its address.
+/// Warns of an export that is open to all clients that reach its address.
 fn of_export(name: &str, (index, uri): (usize, &ExportUri)) -> Option<Warning> {
     let is_open =
         |permissions: &FilePermissions| permissions.mode.is_some_and(|mode| mode & WRITE_OF_OTHERS > 0);
@@ -73,7 +73,7 @@ fn of_export(name: &str, (index, uri): (usize, &ExportUri)) -> Option<Warning> {
     })
 }
 
-/// Only this machine can reach it.
+/// Returns whether only this machine can reach it.
 pub(crate) fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }

@@ -1,8 +1,8 @@
-//! forebay.toml from outside: diagnostics of wrong files, generated documents, and the way from one
-//! file to another.
+//! Black-box tests of forebay.toml: diagnostics of invalid files, generated documents, and the
+//! steps from one file to another.
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p forebay-config --test config` writes the expected texts anew:
-//! read the difference.
+//! `UPDATE_GOLDEN=1 cargo test -p forebay-config --test config` rewrites the expected texts: review
+//! the difference.
 
 use forebay_config::{
     Change, Checked, Config, Report, Scope, Severity, Value, diff, docs, keys, parse, schema,
@@ -25,7 +25,7 @@ fn config(text: &str) -> Config {
     read(text).expect("the text of a test is right").config
 }
 
-/// Compares with a file, or writes it if asked to.
+/// Compares with a file, or writes it if requested.
 fn golden(path: &Path, text: &str) {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(path, text).expect("the golden file can be written");
@@ -59,8 +59,8 @@ fn wrong_files_are_explained() {
 }
 
 proptest! {
-    /// What the daemon writes after a pool has grown or shrunk is taken at the next start: a cache
-    /// of any number of segments, and a further device of one segment or more.
+    /// The next start accepts the sizes that the daemon writes after a pool has grown or shrunk: a
+    /// cache of any number of segments, and a further device of one segment or more.
     #[test]
     fn a_size_that_a_cache_can_have_is_right(
         made in 3_u64 << 20..2 << 30,
@@ -91,7 +91,7 @@ fn documents_are_as_the_registry_makes_them() {
     golden(&root().join("docs/use/settings.md"), &docs::tunables_markdown());
 }
 
-/// Readers of these pages type the names that they find there.
+/// Readers type the names that they find in these pages.
 #[test]
 fn documents_name_only_settings_that_exist() {
     let counters = [
@@ -119,7 +119,7 @@ fn documents_name_only_settings_that_exist() {
     }
 }
 
-/// The page for those who come from FlashCache names every setting that FlashCache has.
+/// The page for users of FlashCache names every setting that FlashCache has.
 #[test]
 fn the_page_on_flashcache_names_all_its_settings() {
     let text = std::fs::read_to_string(root().join("docs/use/from-flashcache.md")).unwrap();
@@ -244,7 +244,7 @@ fn live_settings_change_and_others_are_refused_with_a_reason() {
              restart the daemon; or take the volume out of the file, reload, put it back, and reload",
         ]
     );
-    // It is asked when the volume is attached the next time.
+    // The daemon reads it at the next attach.
     let (changes, refused) =
         self::changes(TWO, &TWO.replace("backing = ", "on_backing_change = \"keep-dirty\"\nbacking = "));
     assert!(matches!(&changes[..], [Change::Setting { key: "on_backing_change", .. }]), "{changes:?}");
@@ -322,7 +322,7 @@ fn rules_keep_their_order_and_places() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever is in the file: a configuration or a report, and each error has a line.
+    /// Any damage leads to a configuration or a report, and each error has a line.
     #[test]
     fn any_damage_to_a_file_is_reported(at in 0_usize..6000, len in 0_usize..40, put in "[\\[\\]={}\"'#\n a-z0-9.é\\\\]{0,6}") {
         let mut text = docs::example().replace("\n# ", "\n").replace("\n#", "\n");

@@ -1,13 +1,13 @@
-//! Work of the NBD session for a request, as scenarios that `bench/instructions` runs under
+//! Work of the NBD session per request, as scenarios that `bench/instructions` runs under
 //! callgrind.
 //!
 //! ```text
-//! instructions --list     names of all scenarios, with what one operation of each is
+//! instructions --list     names of all scenarios, with the meaning of one operation
 //! instructions NAME       runs one; prints how many operations were counted
 //! ```
 //!
-//! Counted is the way of bytes that were received through the session, and the encoding of the
-//! answer: no socket, no payload but that of writes, which is taken in place.
+//! The counted work is that of the session on received bytes, and the encoding of the reply: no
+//! socket, and no payload except that of writes, which is taken in place.
 
 #[path = "../tests/it/common/mod.rs"]
 mod common;
@@ -18,11 +18,12 @@ use forebay_export::nbd::{Input, Limits, NbdStep};
 use forebay_export::request::Operation;
 use std::process::ExitCode;
 
-/// Operations that are counted.
+/// Number of counted operations.
 const OPERATIONS: u64 = 20_000;
 const BLOCK: usize = 4096;
 
-/// A scenario: its name, what one operation is, the command, and whether replies are structured.
+/// A scenario: its name, the meaning of one operation, the command, and whether replies are
+/// structured.
 struct Scenario(&'static str, &'static str, u16, bool);
 
 const SCENARIOS: &[Scenario] = &[
@@ -52,16 +53,14 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// `bench/instructions` has callgrind count what is done in here, and nothing else: it knows this
-/// function by its name.
+/// Callgrind counts the work of this function only; `bench/instructions` finds it by its name.
 #[inline(never)]
 fn counted_by_callgrind<T>(work: impl FnOnce() -> T) -> T {
-    // What follows the work keeps the call from becoming a jump, which would end the counting too
-    // early.
+    // Work after the call keeps it from becoming a jump, which would end the count too early.
     std::hint::black_box(work())
 }
 
-/// All requests as a client sends them.
+/// Returns all requests in a client's encoding.
 fn encode(kind: u16) -> Vec<u8> {
     let mut bytes = Vec::new();
     for cookie in 0..OPERATIONS {
@@ -75,7 +74,7 @@ fn encode(kind: u16) -> Vec<u8> {
     bytes
 }
 
-/// Takes all requests out of the bytes and encodes an answer to each; returns how many there were.
+/// Takes all requests out of the bytes and encodes a reply to each; returns their number.
 fn serve(peer: &mut Peer, bytes: &[u8], out: &mut Vec<u8>) -> u64 {
     let mut input = Input::new(bytes);
     let replier = peer.session.replier();

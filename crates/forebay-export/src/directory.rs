@@ -1,13 +1,13 @@
-//! The volumes as protocols see them: names and geometry, nothing more.
+//! The volumes that protocols may serve: names and geometry only.
 //!
 //! Invariants
 //! - The empty name means "the default export". It resolves to an export that is really named ""
-//!   or, failing that, to the only export there is. With two or more exports there is no default.
+//!   or, failing that, to the only export. With two or more exports there is no default.
 
-/// One volume as a client sees it.
+/// One volume in the form that clients see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportInfo {
-    /// The name clients ask for. At most [`crate::nbd::codec::STRING_BYTES_MAX`] bytes.
+    /// The name that clients request. At most [`crate::nbd::codec::STRING_BYTES_MAX`] bytes.
     pub name: String,
     /// One line for people; may be empty.
     pub description: String,
@@ -18,12 +18,12 @@ pub struct ExportInfo {
     /// A flush on one connection covers writes completed on all others, so clients may open
     /// several.
     pub multi_conn: bool,
-    /// The volume can tell at once whether zeroing would be faster than writing zeroes.
+    /// The volume can report at once whether zeroing is faster than writing zeroes.
     pub fast_zero: bool,
 }
 
 impl ExportInfo {
-    /// A writable export that allows several connections.
+    /// Creates a writable export that permits several connections.
     pub fn new(name: impl Into<String>, size_bytes: u64) -> Self {
         ExportInfo {
             name: name.into(),
@@ -36,21 +36,21 @@ impl ExportInfo {
     }
 }
 
-/// The exports a server offers at this moment.
+/// The current exports of a server.
 pub trait Exports {
-    /// All exports that may be listed, in the order they should be shown.
+    /// Returns all exports that may be listed, in their display order.
     fn list(&self) -> Vec<ExportInfo>;
 
-    /// The export of exactly this name.
+    /// Returns the export of exactly this name.
     fn find(&self, name: &str) -> Option<ExportInfo>;
 
-    /// Whether the export has as many connections as it may have.
+    /// Returns whether the export has reached its limit on connections.
     fn is_full(&self, name: &str) -> bool {
         let _ = name;
         false
     }
 
-    /// As [`Exports::find`], and the empty name finds the only export there is.
+    /// Like [`Exports::find`], but the empty name finds the only export.
     fn resolve(&self, name: &str) -> Option<ExportInfo> {
         if let Some(found) = self.find(name) {
             return Some(found);

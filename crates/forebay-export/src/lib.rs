@@ -1,22 +1,22 @@
-//! The ways into a Forebay volume: protocols that turn bytes from a client into requests, and
-//! results into bytes.
+//! Protocols for access to a Forebay volume: they decode requests from a client's bytes, and encode
+//! results as bytes.
 //!
 //! Purpose
-//! - [`request`]: the one request type all protocols share, and [`request::validate`], the one gate
-//!   that every request passes before anybody else sees it.
-//! - [`directory`]: what a protocol needs to know about the volumes it may serve.
+//! - [`request`]: the request type that all protocols share, and [`request::validate`], which
+//!   checks every request before any other code sees it.
+//! - [`directory`]: the properties of volumes that protocols need.
 //! - [`fuse`]: the FUSE protocol: a volume as a file of the kernel's file system.
 //! - [`nbd`]: the NBD protocol, server side as a state machine and client side over any `Read +
 //!   Write`.
 //! - [`ublk`]: requests of a block device.
-//! - [`uri`], [`size`]: how people write exports, backing stores, sizes and durations.
+//! - [`uri`], [`size`]: text forms of exports, backing stores, sizes and durations.
 //!
 //! Invariants
-//! - The server side does no I/O: no socket, thread, clock or file. Whoever runs it owns those.
-//! - A request that leaves this crate is within the volume, within the length limit and permitted.
-//! - Nothing a peer sends can panic, or take memory beyond [`nbd::Limits`].
+//! - The server side does no I/O: no socket, thread, clock or file. The caller owns those.
+//! - A request that leaves this crate is within the volume, within the length limit, and permitted.
+//! - No bytes from a peer can cause a panic, or use memory beyond [`nbd::Limits`].
 //!
-//! This crate does not know that there is a cache.
+//! This crate does not know the cache.
 #![forbid(unsafe_code)]
 
 pub mod directory;

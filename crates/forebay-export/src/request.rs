@@ -1,42 +1,42 @@
-//! The common request, and the one gate every request passes.
+//! The common request, and the one check that every request passes.
 //!
 //! Purpose
-//! - All protocols (NBD today) translate what they receive into [`ClientRequest`].
-//! - [`validate`] decides whether a volume may see it. Nobody checks again behind it.
+//! - All protocols translate their requests into [`ClientRequest`].
+//! - [`validate`] decides whether a volume may receive it. No later code checks again.
 //!
-//! Invariants of a request that passed
+//! Invariants of a valid request
 //! - `offset_bytes + length_bytes` does not overflow and is at most the size of the volume.
 //! - `length_bytes` is above zero for every operation but [`Operation::Flush`], where both are
 //!   zero.
-//! - Operations that carry payload are at most [`Bounds::payload_bytes_max`] long; trims, zeroes,
-//!   cache hints and status queries carry none and may be as long as the protocol can say (4 GiB -
-//!   1 over NBD).
-//! - Nothing that changes data reaches a read-only volume.
+//! - Operations with payload are at most [`Bounds::payload_bytes_max`] long; trims, zeroes, cache
+//!   hints and status queries have none and may be as long as the protocol permits (4 GiB - 1 over
+//!   NBD).
+//! - No operation that changes data reaches a read-only volume.
 //!
-//! Any byte alignment is accepted: rounding to sectors is the business of the volume.
+//! Any byte alignment is accepted: the volume rounds to sectors.
 
 use thiserror::Error;
 
-/// What a client wants done.
+/// The operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Return the bytes of the range.
     Read,
     /// Replace the bytes of the range; the payload comes with the request.
     Write {
-        /// Answer only when the data would survive power loss.
+        /// Reply only after the data is durable.
         fua: bool,
     },
-    /// Make every write that was answered before this request survive power loss.
+    /// Make all writes acknowledged before this request durable.
     Flush,
     /// The content of the range is no longer needed.
     Trim {
-        /// Answer only when the effect would survive power loss.
+        /// Reply only after the effect is durable.
         fua: bool,
     },
     /// The range reads as zeroes from now on.
     WriteZeroes {
-        /// Answer only when the effect would survive power loss.
+        /// Reply only after the effect is durable.
         fua: bool,
         /// The range must stay allocated.
         no_hole: bool,
@@ -45,7 +45,7 @@ pub enum Operation {
     },
     /// The range will be read soon.
     Cache,
-    /// Which parts of the range are holes, zeroes, cached, dirty.
+    /// Returns which parts of the range are holes, zeroes, cached, dirty.
     BlockStatus {
         /// Describe the first extent only.
         one_extent: bool,
@@ -53,12 +53,12 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether this changes, or may change, the content of the volume.
+    /// Returns whether this changes, or may change, the content of the volume.
     pub fn modifies(self) -> bool {
         matches!(self, Operation::Write { .. } | Operation::Trim { .. } | Operation::WriteZeroes { .. })
     }
 
-    /// Whether the answer must wait until the effect would survive power loss.
+    /// Returns whether the reply must wait until the effect is durable.
     pub fn fua(self) -> bool {
         match self {
             Operation::Write { fua } | Operation::Trim { fua } | Operation::WriteZeroes { fua, .. } => fua,
@@ -66,7 +66,7 @@ impl Operation {
         }
     }
 
-    /// Whether bytes of the range travel with the request or its answer.
+    /// Returns whether the request or its reply has payload.
     pub fn has_payload(self) -> bool {
         matches!(self, Operation::Read | Operation::Write { .. })
     }
@@ -75,7 +75,7 @@ impl Operation {
 /// One request to one volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientRequest {
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
     /// First byte of the range.
     pub offset_bytes: u64,
@@ -84,65 +84,65 @@ pub struct ClientRequest {
 }
 
 impl ClientRequest {
-    /// The byte after the range. Does not overflow for a request that passed [`validate`].
+    /// Returns the byte after the range. Does not overflow for a request that passed [`validate`].
     pub fn end_bytes(&self) -> u64 {
         self.offset_bytes.saturating_add(self.length_bytes)
     }
 }
 
-/// What a volume allows.
+/// Limits of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Size of the volume.
     pub size_bytes: u64,
-    /// Nothing may change.
+    /// Changes are refused.
     pub read_only: bool,
     /// The longest read or write.
     pub payload_bytes_max: u32,
 }
 
-/// Why a request was not let in.
+/// Why a request was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Refusal {
     /// A change to a read-only volume.
     #[error("the export is read-only")]
     ReadOnly,
-    /// The range ends after the volume does.
+    /// The range ends beyond the end of the volume.
     #[error("range {offset_bytes}+{length_bytes} ends past the export's {size_bytes} bytes")]
     PastEnd {
-        /// Start of the range asked for.
+        /// Start of the range.
         offset_bytes: u64,
-        /// Length of the range asked for.
+        /// Length of the range.
         length_bytes: u64,
         /// Size of the volume.
         size_bytes: u64,
     },
-    /// More payload than is accepted in one request.
+    /// The payload exceeds the limit.
     #[error("{length_bytes} bytes in one request; at most {max_bytes} are accepted")]
     TooLong {
-        /// Length asked for.
+        /// Length of the request.
         length_bytes: u64,
-        /// Longest accepted.
+        /// The limit.
         max_bytes: u32,
     },
     /// A flush with a range; it always covers the whole volume.
     #[error("a flush takes neither offset nor length")]
     FlushWithRange,
-    /// A status query about nothing.
+    /// A status query with an empty range.
     #[error("a block status query needs a length above zero")]
     EmptyStatus,
 }
 
-/// How a request that may be served is to be served.
+/// How to serve a permitted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// Hand it to the volume.
+    /// Pass it to the volume.
     Serve,
-    /// It is permitted and touches nothing: answer success at once.
+    /// It has no effect: report success at once.
     Nothing,
 }
 
-/// The one gate: lets a request in, says that it is a no-op, or says why not.
+/// Checks a request: returns whether to serve it or that it has no effect, or why it is refused.
 pub fn validate(request: &ClientRequest, bounds: &Bounds) -> Result<Admission, Refusal> {
     let ClientRequest { operation, offset_bytes, length_bytes } = *request;
     if bounds.read_only && operation.modifies() {

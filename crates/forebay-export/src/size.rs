@@ -1,4 +1,4 @@
-//! Sizes and durations as people write them.
+//! Sizes and durations in text form.
 //!
 //! | written | means |
 //! | --- | --- |
@@ -29,15 +29,15 @@ pub enum SizeError {
     /// It does not start with a number.
     #[error("\"{text}\" is not a size: it must start with a number, like 10GiB or 512M")]
     NoNumber {
-        /// What was given.
+        /// The given text.
         text: String,
     },
-    /// What follows the number is not a unit.
+    /// The text after the number is not a unit.
     #[error(
         "\"{text}\" is not a size: \"{unit}\" is no unit; use K, M, G, T (1024) or kB, MB, GB, TB (1000)"
     )]
     UnknownUnit {
-        /// What was given.
+        /// The given text.
         text: String,
         /// The part that is not a unit.
         unit: String,
@@ -45,13 +45,13 @@ pub enum SizeError {
     /// A fraction that does not come out as whole bytes.
     #[error("\"{text}\" is not a whole number of bytes")]
     NotWhole {
-        /// What was given.
+        /// The given text.
         text: String,
     },
     /// 2^64 bytes or more.
     #[error("\"{text}\" is too large: sizes are below 16EiB")]
     TooLarge {
-        /// What was given.
+        /// The given text.
         text: String,
     },
 }
@@ -61,15 +61,14 @@ const BINARY: [(&str, u64); 5] =
     [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40), ("PiB", 1 << 50)];
 
 impl ByteSize {
-    /// The size as a plain number.
+    /// Returns the size as a plain number.
     pub fn bytes(self) -> u64 {
         self.0
     }
 }
 
 impl fmt::Display for ByteSize {
-    /// In the largest binary unit that is exact, so that what is printed reads back as the same
-    /// size.
+    /// Formats it in the largest binary unit that is exact, so that it reads back as the same size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match BINARY.iter().rev().find(|(_, unit)| self.0 >= *unit && self.0.is_multiple_of(*unit)) {
             Some((name, unit)) => write!(f, "{}{name}", self.0 / unit),
@@ -104,7 +103,7 @@ impl FromStr for ByteSize {
     }
 }
 
-/// How many bytes a unit is.
+/// Returns the bytes of a unit.
 fn multiplier(unit: &str) -> Option<u64> {
     let unit = unit.to_ascii_lowercase();
     let power = |letter: &str| "kmgtp".find(letter).and_then(|at| u32::try_from(at + 1).ok());
@@ -122,7 +121,7 @@ fn multiplier(unit: &str) -> Option<u64> {
     }
 }
 
-/// The decimal digits after the point, times the unit, if that is whole.
+/// Returns the decimal digits after the point, times the unit, if that is whole.
 fn fraction_of(digits: &str, multiplier: u64) -> Option<u64> {
     let digits = digits.trim_end_matches('0');
     if digits.is_empty() {
@@ -139,23 +138,22 @@ fn fraction_of(digits: &str, multiplier: u64) -> Option<u64> {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("\"{text}\" is not a duration: {problem}; write it like 30s, 5min or 250ms")]
 pub struct DurationError {
-    /// What was given.
+    /// The given text.
     pub text: String,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
 }
 
-/// Reads a duration such as `30s`, `5min`, `250ms` or `1h 30m`. A number without a unit is refused,
-/// for nobody can know which one was meant; only `0` needs none.
+/// Parses a duration such as `30s`, `5min`, `250ms` or `1h 30m`. A number without a unit is refused
+/// as ambiguous; only `0` needs none.
 pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     humantime::parse_duration(text.trim())
         .map_err(|error| DurationError { text: text.to_owned(), problem: error.to_string() })
 }
 
-/// Reads a time in UTC such as `2026-11-29T06:00:00Z` or `2026-11-29 06:00:00`.
+/// Parses a time in UTC such as `2026-11-29T06:00:00Z` or `2026-11-29 06:00:00`.
 ///
-/// # Errors
-/// It is none.
+/// The text is not a time.
 pub fn parse_time(text: &str) -> Result<SystemTime, DurationError> {
     humantime::parse_rfc3339_weak(text.trim())
         .map_err(|error| DurationError { text: text.to_owned(), problem: error.to_string() })

@@ -1,41 +1,41 @@
-//! Requests of a block device (the kernel's ublk driver): their descriptions as requests, and
-//! results as answers.
+//! Requests of a block device (the kernel's ublk driver): decodes descriptors into requests, and
+//! encodes results.
 //!
-//! Who runs it takes descriptions from the kernel and gives answers back, as integers: so many
-//! bytes were done, or minus an error number.
+//! The caller receives descriptors from the kernel and returns results as integers: the number of
+//! bytes done, or minus an error number.
 //!
 //! Invariants
-//! - Every description passes the one gate ([`validate`]) before anybody else sees the request.
-//! - A request that was done is answered with all of its bytes: the kernel takes less for a
-//!   failure, or asks again.
+//! - Every descriptor passes [`validate`] before any other code sees the request.
+//! - A completed request returns all of its bytes: the kernel treats fewer as a failure, or
+//!   retries.
 
 use crate::fuse::Errno;
 use crate::request::{Admission, Bounds, ClientRequest, Operation, validate};
 
-/// Bytes of a description (`ublksrv_io_desc`).
+/// Bytes of a descriptor (`ublksrv_io_desc`).
 pub const DESCRIPTOR_BYTES: usize = 24;
-/// Longest read or write, in bytes, that the kernel is told to ask for: as over FUSE, so a buffer
-/// of the same size has room for it wherever it begins within a block of the cache.
+/// Longest read or write, in bytes, that the kernel may send: as over FUSE, so a buffer of the same
+/// size has room for it wherever it begins within a block of the cache.
 pub const PAYLOAD_BYTES_MAX: u32 = 1 << 20;
-/// Requests at once. The kernel merges beyond that, and a pool's thread has few more under way
-/// before its devices are busy; a tag costs 24 bytes and no buffer.
+/// Maximum of concurrent requests. The kernel merges beyond that, and a pool's thread has few more
+/// in flight before its devices are busy; a tag costs 24 bytes and no buffer.
 pub const DEPTH: u16 = 128;
 
-/// Descriptions count in these.
+/// Unit of descriptors, in bytes.
 const SECTOR_BYTES: u64 = 512;
 const FLAG_FUA: u32 = 1 << 13;
 const FLAG_NO_UNMAP: u32 = 1 << 15;
 
-/// What to do with a description.
+/// Action for a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Hand the request to the volume.
+    /// Pass the request to the volume.
     Serve(ClientRequest),
-    /// Answer at once.
+    /// Return this result at once.
     Answer(i32),
 }
 
-/// Reads a description and lets its request in, or says how it is to be answered.
+/// Decodes and checks a descriptor; returns the request to serve, or the result.
 pub fn step(descriptor: &[u8; DESCRIPTOR_BYTES], bounds: &Bounds) -> Step {
     let Some(request) = decode(descriptor) else { return Step::Answer(failed(Errno::NotSupported)) };
     match validate(&request, bounds) {
@@ -45,7 +45,7 @@ pub fn step(descriptor: &[u8; DESCRIPTOR_BYTES], bounds: &Bounds) -> Step {
     }
 }
 
-/// `None` for what no device without zones is asked.
+/// Returns `None` for operations of zoned devices.
 fn decode(descriptor: &[u8; DESCRIPTOR_BYTES]) -> Option<ClientRequest> {
     let u32_at = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| descriptor[at + byte]));
     let flags = u32_at(0);
@@ -58,7 +58,7 @@ fn decode(descriptor: &[u8; DESCRIPTOR_BYTES]) -> Option<ClientRequest> {
         0 => Operation::Read,
         1 => Operation::Write { fua },
         2 => {
-            let (offset_bytes, length_bytes) = (0, 0); // it has no range, whatever is there
+            let (offset_bytes, length_bytes) = (0, 0); // a flush has no range; ignore these fields
             return Some(ClientRequest { operation: Operation::Flush, offset_bytes, length_bytes });
         }
         3 => Operation::Trim { fua },
@@ -68,12 +68,12 @@ fn decode(descriptor: &[u8; DESCRIPTOR_BYTES]) -> Option<ClientRequest> {
     Some(ClientRequest { operation, offset_bytes, length_bytes })
 }
 
-/// The answer to a request that was done.
+/// Returns the result of a completed request.
 pub fn done(request: &ClientRequest) -> i32 {
     i32::try_from(request.length_bytes).unwrap_or(i32::MAX)
 }
 
-/// The answer to a request that failed.
+/// Returns the result of a failed request.
 pub fn failed(errno: Errno) -> i32 {
     -(errno as i32)
 }
@@ -101,7 +101,8 @@ mod tests {
         }
     }
 
-    /// Bytes as the kernel writes them on x86-64: a FUA write of 8 sectors at sector 0x123456789.
+    /// A descriptor as the kernel writes it on x86-64: a FUA write of 8 sectors at sector
+    /// 0x123456789.
     #[test]
     #[cfg(target_endian = "little")]
     fn a_write_as_the_kernel_describes_it() {

@@ -1,17 +1,17 @@
-//! The messages by which a virtual machine monitor (the frontend) sets up a device in this process:
-//! the vhost-user protocol, without I/O.
+//! The vhost-user protocol without I/O: messages by which a virtual machine monitor (the frontend)
+//! sets up a device in this process.
 //!
 //! ```text
 //! header = 12 bytes, with descriptors
-//! Header::decode(header)      -> how many bytes follow
-//! Message::decode(.., body)   -> what is asked for; then one of
-//!     reply(header, body)        it asks for something
-//!     ack(header, ok)            it wants to know whether it was done (REPLY_ACK)
+//! Header::decode(header)      -> number of bytes that follow
+//! Message::decode(.., body)   -> the message; then one of
+//!     reply(header, body)        if it requests a value
+//!     ack(header, ok)            if it requests an acknowledgement (REPLY_ACK)
 //! ```
 //!
 //! Invariants
-//! - Whatever the bytes, decoding does not panic, and takes no memory beyond [`BODY_BYTES_MAX`].
-//! - A message has exactly the descriptors that it should have.
+//! - Decoding does not panic on any bytes, and takes no memory beyond [`BODY_BYTES_MAX`].
+//! - A message has exactly the descriptors that its type requires.
 //!
 //! Source: QEMU's `docs/interop/vhost-user.rst`.
 
@@ -19,32 +19,32 @@ use thiserror::Error;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 12;
-/// Most bytes behind a header.
+/// Most bytes after a header.
 pub const BODY_BYTES_MAX: usize = 4096;
 /// Most descriptors of a message.
 pub const DESCRIPTORS_MAX: usize = 32;
-/// Regions of guest memory: in one message, and in all.
+/// Most regions of guest memory in one message.
 pub const REGIONS_IN_MESSAGE_MAX: usize = 8;
-/// Regions of guest memory in all.
+/// Most regions of guest memory in total.
 pub const REGIONS_MAX: usize = 64;
-/// The bit of the virtio features that says that there are protocol features.
+/// The virtio feature bit that announces protocol features.
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
 
 /// Protocol features (bits).
 pub mod protocol {
     /// Several rings.
     pub const MQ: u64 = 1 << 0;
-    /// Any message may ask whether it was done.
+    /// Any message may request an acknowledgement.
     pub const REPLY_ACK: u64 = 1 << 3;
-    /// A second channel, on which this side asks.
+    /// A second channel, for requests of this side.
     pub const BACKEND_REQ: u64 = 1 << 5;
     /// The configuration space.
     pub const CONFIG: u64 = 1 << 9;
-    /// Memory that tells which requests were taken.
+    /// Memory that records the requests in flight.
     pub const INFLIGHT: u64 = 1 << 12;
-    /// Regions of memory are added and removed one by one.
+    /// Memory regions are added and removed one by one.
     pub const MEMORY_SLOTS: u64 = 1 << 15;
-    /// All that this side has.
+    /// All that this side supports.
     pub const ALL: u64 = MQ | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT | MEMORY_SLOTS;
 }
 
@@ -52,23 +52,23 @@ const VERSION: u32 = 1;
 const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 4;
 const NEED_REPLY: u32 = 8;
-/// A ring's event counter is not there, if this is set beside the ring's number.
+/// Flag next to the ring's number: no event counter is attached.
 const NO_DESCRIPTOR: u64 = 1 << 8;
 /// Bytes of the configuration's head, before its content.
 const CONFIG_HEAD: usize = 12;
-/// What this side asks for when the configuration has changed.
+/// Request of this side that announces a change of the configuration.
 const CONFIG_CHANGE: u32 = 2;
 
-/// Why a message is none.
+/// Why a message is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Malformed {
     /// Another version of the protocol, or a reply.
     #[error("a message with flags {0:#x}")]
     Flags(u32),
-    /// A message that nobody has agreed on.
+    /// A message that was not negotiated.
     #[error("message {0} is not known")]
     Unknown(u32),
-    /// Longer than possible, or of another length than it has.
+    /// Too long, or of the wrong length for its type.
     #[error("message {request} has {bytes} bytes")]
     Length {
         /// The message.
@@ -81,10 +81,10 @@ pub enum Malformed {
     Descriptors {
         /// The message.
         request: u32,
-        /// How many came.
+        /// Number of descriptors received.
         descriptors: usize,
     },
-    /// A value that cannot be.
+    /// An impossible value.
     #[error("message {request} has an impossible value")]
     Value {
         /// The message.
@@ -92,18 +92,18 @@ pub enum Malformed {
     },
 }
 
-/// What comes before each message.
+/// The header of each message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     request: u32,
-    /// It wants to know whether it was done.
+    /// The frontend requests an acknowledgement.
     pub wants_ack: bool,
-    /// Bytes that follow.
+    /// Bytes of the body.
     pub body_bytes: usize,
 }
 
 impl Header {
-    /// Understands a header.
+    /// Decodes a header.
     ///
     /// # Errors
     /// [`Malformed::Flags`], [`Malformed::Length`]
@@ -128,26 +128,26 @@ pub struct Region {
     pub guest_address: u64,
     /// Bytes.
     pub size_bytes: u64,
-    /// First address in the frontend, which rings are told by.
+    /// First address in the frontend's address space, which rings use.
     pub user_address: u64,
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub file_offset: u64,
 }
 
-/// Memory that tells which requests were taken; its descriptor comes with it.
+/// Memory that records the requests in flight; its descriptor comes with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InflightArea {
     /// Bytes.
     pub size_bytes: u64,
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub file_offset: u64,
-    /// Rings.
+    /// Number of rings.
     pub rings: u16,
-    /// Descriptors of each.
+    /// Descriptors of each ring.
     pub ring_size: u16,
 }
 
-/// Addresses of a ring in the frontend.
+/// Addresses of a ring in the frontend's address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingAddresses {
     /// Of its descriptors.
@@ -161,15 +161,15 @@ pub struct RingAddresses {
 /// An event counter of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counter {
-    /// Something is available.
+    /// The driver made requests available.
     Kick,
-    /// Something was used.
+    /// The device has used requests.
     Call,
     /// The ring is broken.
     Error,
 }
 
-/// What a frontend asks for. Rings are told by their numbers.
+/// A message of the frontend. Rings are named by their numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of the protocol")]
 pub enum Message {
@@ -197,7 +197,7 @@ pub enum Message {
     RemoveRegion(Region),
 }
 
-/// Reads numbers off a body.
+/// Reads integers from a body.
 struct Body<'a> {
     request: u32,
     bytes: &'a [u8],
@@ -254,7 +254,7 @@ impl Body<'_> {
 }
 
 impl Message {
-    /// Understands a message that came with so many descriptors.
+    /// Decodes a message that came with this many descriptors.
     ///
     /// # Errors
     /// [`Malformed`]
@@ -265,7 +265,7 @@ impl Message {
         if !body.bytes.is_empty() {
             return Err(body.wrong_length());
         }
-        // Some frontends send the descriptor of a region once more when they take it away.
+        // Some frontends send a region's descriptor again when they remove the region.
         let too_much = matches!(message, Self::RemoveRegion(_)) && descriptors == 1;
         if descriptors != wanted && !too_much {
             return Err(Malformed::Descriptors { request, descriptors });
@@ -273,7 +273,7 @@ impl Message {
         Ok(message)
     }
 
-    /// The message, and how many descriptors it has.
+    /// Returns the message and its number of descriptors.
     fn read(request: u32, body: &mut Body<'_>) -> Result<(Self, usize), Malformed> {
         let message = match request {
             1 => Self::GetFeatures,
@@ -334,7 +334,7 @@ impl Message {
     fn addresses(body: &mut Body<'_>) -> Result<Self, Malformed> {
         let (ring, flags) = (body.u32()?, body.u32()?);
         let addresses = RingAddresses { descriptors: body.u64()?, used: body.u64()?, available: body.u64()? };
-        body.u64()?; // of a log that was not agreed on
+        body.u64()?; // address of a log, which was not negotiated
         if flags != 0 {
             return Err(body.value());
         }
@@ -370,17 +370,17 @@ fn message(request: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The answer to a message that asks for something.
+/// Encodes the reply to a message that requests a value.
 pub fn reply(header: &Header, body: &[u8]) -> Vec<u8> {
     message(header.request, REPLY, body)
 }
 
-/// The answer to a message that wants to know whether it was done.
+/// Encodes the acknowledgement of a message.
 pub fn ack(header: &Header, done: bool) -> Vec<u8> {
     reply(header, &u64::from(!done).to_le_bytes())
 }
 
-/// The body of an answer that tells something of a ring.
+/// Encodes the body of a reply about a ring.
 pub fn ring_state(ring: u32, value: u32) -> [u8; 8] {
     let mut body = [0; 8];
     body[..4].copy_from_slice(&ring.to_le_bytes());
@@ -388,7 +388,8 @@ pub fn ring_state(ring: u32, value: u32) -> [u8; 8] {
     body
 }
 
-/// The body of an answer with a part of the configuration space. `None`: it is not so long.
+/// Encodes the body of a reply with a part of the configuration space. Returns `None` beyond its
+/// end.
 pub fn config(space: &[u8], offset: u32, bytes: u32) -> Option<Vec<u8>> {
     let end = (offset as usize).checked_add(bytes as usize)?;
     let part = space.get(offset as usize..end)?;
@@ -401,7 +402,7 @@ pub fn config(space: &[u8], offset: u32, bytes: u32) -> Option<Vec<u8>> {
 }
 
 impl InflightArea {
-    /// The body of an answer with it.
+    /// Encodes the body of a reply with this area.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = self.size_bytes.to_le_bytes().to_vec();
         body.extend_from_slice(&self.file_offset.to_le_bytes());
@@ -412,7 +413,7 @@ impl InflightArea {
     }
 }
 
-/// What this side sends on its own channel when the configuration has changed.
+/// Encodes the message of this side that announces a change of the configuration.
 pub fn config_changed() -> Vec<u8> {
     message(CONFIG_CHANGE, 0, &[])
 }

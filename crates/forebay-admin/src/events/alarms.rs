@@ -1,11 +1,12 @@
-//! Alarms: conditions that last. An event says that something happened; an alarm says that
-//! something *is* so.
+//! Alarms: conditions that last. An event reports that something happened; an alarm reports that a
+//! condition holds.
 //!
 //! Invariants
 //! - There is one alarm for each condition of each volume or pool. It is raised once; repeats are
-//!   counted on it. Only if it gets worse is it raised again, and then needs a new acknowledgement.
-//! - Acknowledging holds for everybody, makes one event, and does not end the alarm: only the end
-//!   of the condition does.
+//!   counted on it. Only a rise of its severity raises it again; it then needs a new
+//!   acknowledgement.
+//! - An acknowledgement holds for all users, makes one event, and does not end the alarm: only the
+//!   end of the condition does.
 //! - Every change that readers can see makes exactly one event, in the same critical section (see
 //!   `hub`).
 
@@ -18,10 +19,10 @@ use std::fmt;
 use thiserror::Error;
 use utoipa::ToSchema;
 
-/// Which condition, of what.
+/// A condition and its pool or volume.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct AlarmKey {
-    /// The condition, by the kind of event that shows it, such as [`EventKind::DestageFailed`].
+    /// The condition, by the kind of event that reports it, such as [`EventKind::DestageFailed`].
     pub condition: EventKind,
     /// The pool that it concerns.
     pub pool: Option<String>,
@@ -30,13 +31,13 @@ pub struct AlarmKey {
 }
 
 impl AlarmKey {
-    /// The condition of a volume.
+    /// Creates the key of a volume's condition.
     #[must_use]
     pub fn volume(condition: EventKind, volume: &str) -> Self {
         Self { condition, pool: None, volume: Some(volume.into()) }
     }
 
-    /// The condition of a pool.
+    /// Creates the key of a pool's condition.
     #[must_use]
     pub fn pool(condition: EventKind, pool: &str) -> Self {
         Self { condition, pool: Some(pool.into()), volume: None }
@@ -65,12 +66,12 @@ impl fmt::Display for AlarmKey {
     }
 }
 
-/// Who knows of an alarm.
+/// Acknowledgement of an alarm.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acknowledgement {
-    /// Who said so: a user, a host, a tool.
+    /// Its author: a user, a host, a tool.
     pub by: String,
-    /// When, in nanoseconds of Unix time.
+    /// Its time, in nanoseconds of Unix time.
     pub time_unix_ns: u64,
 }
 
@@ -79,24 +80,24 @@ pub struct Acknowledgement {
 pub struct Alarm {
     /// Number of this alarm in this run of the daemon. Text form: `a` and the number.
     pub id: u64,
-    /// Which condition, of what.
+    /// Its condition, and the pool or volume.
     pub key: AlarmKey,
-    /// How much it matters.
+    /// Its severity.
     pub severity: Severity,
-    /// One sentence for people: the newest.
+    /// The newest message, one sentence.
     pub message: String,
-    /// When it was raised first, in nanoseconds of Unix time.
+    /// When it was first raised, in nanoseconds of Unix time.
     pub raised_unix_ns: u64,
-    /// When the condition was seen last, in nanoseconds of Unix time.
+    /// When the condition was last seen, in nanoseconds of Unix time.
     pub seen_unix_ns: u64,
-    /// How often the condition was seen again after the first time.
+    /// How often the condition was seen after the first time.
     pub repeats: u64,
-    /// Who knows of it, if anybody does.
+    /// Its acknowledgement, if any.
     pub acknowledged: Option<Acknowledgement>,
 }
 
 impl Alarm {
-    /// The alarm as the admin API shows it, see [`AlarmInfo`].
+    /// Returns the alarm in the form of the admin API, see [`AlarmInfo`].
     #[must_use]
     pub fn to_json(&self) -> Value {
         // Strings and numbers under names: this cannot fail.
@@ -108,12 +109,12 @@ impl Alarm {
     }
 }
 
-/// Who knows of an alarm, in JSON.
+/// Acknowledgement of an alarm, in JSON.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
 pub struct AcknowledgementInfo {
-    /// Who said so.
+    /// Its author.
     by: String,
-    /// When, in UTC.
+    /// Its time, in UTC.
     #[schema(format = DateTime)]
     time: String,
 }
@@ -123,25 +124,25 @@ pub struct AcknowledgementInfo {
 pub struct AlarmInfo {
     /// Id, such as `a3`.
     id: String,
-    /// The condition, by the kind of event that shows it.
+    /// The condition, by the kind of event that reports it.
     condition: &'static str,
     /// The pool that it concerns.
     pool: Option<String>,
     /// The volume that it concerns.
     volume: Option<String>,
-    /// How much it matters: `debug`, `info`, `warning`, `error`.
+    /// Its severity: `debug`, `info`, `warning`, `error`.
     severity: &'static str,
-    /// One sentence for people: the newest.
+    /// The newest message, one sentence.
     message: String,
-    /// When it was raised first, in UTC.
+    /// When it was first raised, in UTC.
     #[schema(format = DateTime)]
     raised: String,
-    /// When the condition was seen last, in UTC.
+    /// When the condition was last seen, in UTC.
     #[schema(format = DateTime)]
     seen: String,
-    /// How often the condition was seen again after the first time.
+    /// How often the condition was seen after the first time.
     repeats: u64,
-    /// Who knows of it, if anybody does.
+    /// Its acknowledgement, if any.
     acknowledged: Option<AcknowledgementInfo>,
 }
 
@@ -167,7 +168,7 @@ impl From<&Alarm> for AlarmInfo {
 /// Why an alarm cannot be acknowledged.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum AlarmError {
-    /// There is none of that name.
+    /// No active alarm has that id.
     #[error(
         "there is no active alarm \"{0}\": it may have been cleared; list the active ones with GET /v1/alarms"
     )]
@@ -187,7 +188,7 @@ impl Alarms {
         Self { active: BTreeMap::new(), alarms_max, last_id: 0 }
     }
 
-    /// Notes that a condition is there; gives the event for readers, unless it is only a repeat.
+    /// Records that a condition holds; returns the event for readers, unless it is only a repeat.
     pub(super) fn raise(
         &mut self,
         key: AlarmKey,
@@ -203,12 +204,12 @@ impl Alarms {
                 return None;
             }
             alarm.severity = severity;
-            alarm.acknowledged = None; // what was acknowledged was the lesser one
+            alarm.acknowledged = None; // the acknowledgement was for the lesser severity
             return Some(alarm.event(EventKind::AlarmRaised, alarm.message.clone()).severity(severity));
         }
         if self.active.len() >= self.alarms_max {
-            // Not tracked, hence no id; still told, for an alarm that nobody hears is worse than
-            // one told twice.
+            // Not tracked, hence without an id. Still reported: an unreported alarm is worse than
+            // one reported twice.
             let details =
                 json!({ "condition": key.condition.name(), "not_tracked": "too many active alarms" });
             return Some(key.event(EventKind::AlarmRaised, message).severity(severity).details(details));
@@ -229,13 +230,13 @@ impl Alarms {
         Some(event)
     }
 
-    /// Notes that a condition ended; gives the event, if there was an alarm.
+    /// Records that a condition ended; returns the event, if there was an alarm.
     pub(super) fn clear(&mut self, key: &AlarmKey) -> Option<NewEvent> {
         let alarm = self.active.remove(key)?;
         Some(alarm.event(EventKind::AlarmCleared, format!("{key}: the condition ended")))
     }
 
-    /// Notes that somebody knows; gives the alarm, and the event if nobody knew before.
+    /// Acknowledges an alarm; returns it, and the event if it was not acknowledged before.
     pub(super) fn acknowledge(
         &mut self,
         id: &str,
@@ -254,7 +255,7 @@ impl Alarms {
         Ok((alarm.clone(), Some(alarm.event(EventKind::AlarmAcknowledged, message))))
     }
 
-    /// All active alarms, the oldest first.
+    /// Returns all active alarms, oldest first.
     pub(super) fn list(&self) -> Vec<Alarm> {
         let mut alarms: Vec<_> = self.active.values().cloned().collect();
         alarms.sort_by_key(|alarm| alarm.id);

@@ -1,9 +1,8 @@
-//! One event: what happened, when, to what. Immutable once it is published; shared by all who read
-//! it.
+//! One event: its kind, time, pool, volume and job. Immutable once published; all readers share it.
 //!
-//! Whatever comes in has a bound: names and messages are cut, and details that are too large are
-//! left out. So an event never takes more than [`EVENT_BYTES_MAX`], and the bounds of history and
-//! queues hold in bytes.
+//! All input is bounded: names and messages are cut, and details that are too large are left out.
+//! So an event never takes more than [`EVENT_BYTES_MAX`], and the bounds of history and queues hold
+//! in bytes.
 
 use super::kind::{EventKind, Severity};
 use crate::clock::saturating_ns;
@@ -20,20 +19,20 @@ pub const MESSAGE_BYTES_MAX: usize = 1024;
 pub const NAME_BYTES_MAX: usize = 256;
 /// Largest details kept, in bytes of JSON text.
 pub const DETAILS_BYTES_MAX: usize = 8 * 1024;
-/// What an event takes besides its texts: the structure, map nodes, allocator. An estimate, rounded
+/// Memory of an event besides its texts: the structure, map nodes, allocator. An estimate, rounded
 /// up.
 const OVERHEAD_BYTES: usize = 512;
-/// What one event takes at most.
+/// Most memory that one event takes, in bytes.
 pub const EVENT_BYTES_MAX: usize =
     OVERHEAD_BYTES + MESSAGE_BYTES_MAX + 4 * NAME_BYTES_MAX + DETAILS_BYTES_MAX;
 
-/// Which event, of which run of the daemon. Text form: `RUN-SEQ`, run in hexadecimal, for instance
+/// Run of the daemon and number of an event. Text form: `RUN-SEQ`, run in hexadecimal, for example
 /// `18fa3c-42`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EventId {
     /// The run of the daemon: its start in nanoseconds of Unix time.
     pub run: u64,
-    /// Position among the events of the run, from 1 without gaps. 0 is before the first.
+    /// Position among the events of the run, from 1 without gaps. 0 stands before the first.
     pub seq: u64,
 }
 
@@ -58,7 +57,7 @@ impl FromStr for EventId {
             let (run, seq) = text.split_once('-')?;
             let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_hexdigit());
             if !digits(run) || !digits(seq) {
-                return None; // the parsers below would take a sign
+                return None; // the parsers below would accept a sign
             }
             Some(Self { run: u64::from_str_radix(run, 16).ok()?, seq: seq.parse().ok()? })
         };
@@ -82,7 +81,7 @@ pub struct NewEvent {
 }
 
 impl NewEvent {
-    /// An event with the usual severity of its kind. `message` is one sentence for people.
+    /// Creates an event with the usual severity of its kind. `message` is one sentence for people.
     pub fn new(kind: EventKind, message: impl Into<String>) -> Self {
         let mut message = message.into();
         cut(&mut message, MESSAGE_BYTES_MAX);
@@ -99,71 +98,71 @@ impl NewEvent {
         }
     }
 
-    /// With another severity than usual.
+    /// Sets another severity.
     pub fn severity(mut self, severity: Severity) -> Self {
         self.severity = severity;
         self
     }
 
-    /// About this pool.
+    /// Sets the pool.
     pub fn pool(mut self, name: &str) -> Self {
         self.pool = Some(short(name));
         self
     }
 
-    /// About this volume.
+    /// Sets the volume.
     pub fn volume(mut self, name: &str) -> Self {
         self.volume = Some(short(name));
         self
     }
 
-    /// About this job.
+    /// Sets the job.
     pub fn job(mut self, id: &str) -> Self {
         self.job = Some(short(id));
         self
     }
 
-    /// With details for programs. More than [`DETAILS_BYTES_MAX`] are left out, and the event says
-    /// so.
+    /// Adds details for programs. Details above [`DETAILS_BYTES_MAX`] are left out, and the event
+    /// reports that.
     pub fn details(mut self, details: Value) -> Self {
         let bytes = text_bytes(&details);
         self.details = if bytes <= DETAILS_BYTES_MAX { details } else { json!({ "left_out_bytes": bytes }) };
         self
     }
 
-    /// A newer event with the same key takes the place of this one wherever this one still waits.
+    /// A newer event with the same key replaces this one wherever this one still waits.
     pub fn collapse_key(mut self, key: &str) -> Self {
         self.collapse_key = Some(short(key));
         self
     }
 
-    /// Not delivered when it is older than this.
+    /// The event is not delivered once it is older than this.
     pub fn time_to_live(mut self, age: Duration) -> Self {
         self.time_to_live = Some(age);
         self
     }
 }
 
-/// An event that was published.
+/// A published event.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Event {
-    /// Which one.
+    /// Its id.
     pub id: EventId,
     /// When it was published, in nanoseconds of Unix time.
     pub time_unix_ns: u64,
-    /// What it is about.
+    /// Its kind.
     pub kind: EventKind,
-    /// How much it matters.
+    /// Its severity.
     pub severity: Severity,
-    /// The pool that it is about.
+    /// Its pool.
     pub pool: Option<Arc<str>>,
-    /// The volume that it is about.
+    /// Its volume.
     pub volume: Option<Arc<str>>,
-    /// The job that it is about.
+    /// Its job.
     pub job: Option<Arc<str>>,
     /// One sentence for people.
     pub message: String,
-    /// For programs; null if there is nothing.
+    /// Details for programs; null if there are none.
     pub details: Value,
     /// A newer event with the same key replaces this one.
     pub collapse_key: Option<Arc<str>>,
@@ -195,7 +194,7 @@ impl Event {
         }
     }
 
-    /// The event as the admin API shows it.
+    /// Returns the event in the form of the admin API.
     #[must_use]
     pub fn to_json(&self) -> Value {
         json!({
@@ -214,7 +213,7 @@ impl Event {
     }
 }
 
-/// What the event will take in memory. Not under a lock: it walks the details.
+/// Estimates the event's memory, in bytes. Not called under a lock: it walks the details.
 pub(super) fn memory_bytes(new: &NewEvent) -> usize {
     let name = |name: &Option<Arc<str>>| name.as_ref().map_or(0, |name| name.len());
     OVERHEAD_BYTES
@@ -223,12 +222,12 @@ pub(super) fn memory_bytes(new: &NewEvent) -> usize {
         + text_bytes(&new.details)
 }
 
-/// Nanoseconds of Unix time as people read them, in UTC.
+/// Formats nanoseconds of Unix time as RFC 3339, in UTC.
 pub fn rfc3339(unix_ns: u64) -> String {
     humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_nanos(unix_ns)).to_string()
 }
 
-/// Length of a value as JSON text, near enough: an escaped character counts once. (Counting costs
+/// Estimates the length of a value as JSON text: an escaped character counts once. (Counting needs
 /// no allocation.)
 fn text_bytes(value: &Value) -> usize {
     match value {
@@ -251,7 +250,7 @@ fn cut(text: &mut String, bytes_max: usize) {
     text.truncate(text.floor_char_boundary_at(bytes_max));
 }
 
-/// The standard library's `floor_char_boundary`, which is younger than our oldest compiler.
+/// The standard library's `floor_char_boundary`, which our oldest supported compiler lacks.
 trait CharBoundary {
     fn floor_char_boundary_at(&self, index: usize) -> usize;
 }

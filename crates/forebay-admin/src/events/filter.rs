@@ -8,8 +8,7 @@ use thiserror::Error;
 /// Most kinds that one filter may name.
 pub const FILTER_KINDS_MAX: usize = 16;
 
-/// Which events a reader wants: those that meet all conditions. The default wants all but
-/// [`Severity::Debug`].
+/// Selects events that meet all conditions. The default selects all but [`Severity::Debug`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Filter {
     kinds: Vec<String>,
@@ -19,10 +18,10 @@ pub struct Filter {
     severity_min: Severity,
 }
 
-/// Why a filter makes no sense.
+/// Why a filter is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum FilterError {
-    /// No kind begins like that.
+    /// No kind has that prefix.
     #[error("no kind of event is called \"{0}\" or begins with it; there are {known}", known = groups())]
     UnknownKind(String),
     /// Too many kinds.
@@ -40,11 +39,10 @@ impl Default for Filter {
 }
 
 impl Filter {
-    /// Also wants kinds of this name or group: `job` and `job.` mean all of `job.*`. Without any,
-    /// all kinds pass.
+    /// Also selects kinds of this name or group: `job` and `job.` select all of `job.*`. Without
+    /// any kind, all pass.
     ///
-    /// # Errors
-    /// No kind is meant by it, or the filter names too many.
+    /// No kind matches, or the filter has too many kinds.
     pub fn kind(mut self, prefix: &str) -> Result<Self, FilterError> {
         let prefix = prefix.strip_suffix('.').unwrap_or(prefix);
         if !EventKind::ALL.iter().any(|kind| begins(kind.name(), prefix)) {
@@ -57,36 +55,36 @@ impl Filter {
         Ok(self)
     }
 
-    /// Only events about this volume.
+    /// Selects only events about this volume.
     #[must_use]
     pub fn volume(mut self, name: &str) -> Self {
         self.volume = Some(name.into());
         self
     }
 
-    /// Only events about this pool.
+    /// Selects only events about this pool.
     #[must_use]
     pub fn pool(mut self, name: &str) -> Self {
         self.pool = Some(name.into());
         self
     }
 
-    /// Only events about this job.
+    /// Selects only events about this job.
     #[must_use]
     pub fn job(mut self, id: &str) -> Self {
         self.job = Some(id.into());
         self
     }
 
-    /// Only events that matter at least this much.
+    /// Selects only events of at least this severity.
     #[must_use]
     pub fn severity_min(mut self, severity: Severity) -> Self {
         self.severity_min = severity;
         self
     }
 
-    /// Adds one condition by its name, as the admin API and the command line give it.
-    /// `None` if there is no condition of that name.
+    /// Adds one condition by its name in the admin API and on the command line. Returns `None` if
+    /// there is no condition of that name.
     pub fn condition(self, name: &str, value: &str) -> Option<Result<Self, FilterError>> {
         Some(match name {
             "kind" => value.split(',').try_fold(self, Self::kind),
@@ -100,14 +98,14 @@ impl Filter {
         })
     }
 
-    /// Whether the reader wants `event`.
+    /// Returns whether the filter selects `event`.
     #[must_use]
     pub fn wants(&self, event: &Event) -> bool {
         let about = [event.volume.as_deref(), event.pool.as_deref(), event.job.as_deref()];
         self.wants_such(event.severity, event.kind.name(), about)
     }
 
-    /// As `wants`, of an event in the form of [`Event::to_json`], which may be of another version.
+    /// Like `wants`, for an event in the form of [`Event::to_json`], perhaps of another version.
     #[must_use]
     pub fn wants_json(&self, event: &Value) -> bool {
         let text = |name: &str| event[name].as_str();
@@ -126,12 +124,12 @@ impl Filter {
     }
 }
 
-/// Whether `name` is `prefix` or in the group `prefix`.
+/// Returns whether `name` is `prefix` or in the group `prefix`.
 fn begins(name: &str, prefix: &str) -> bool {
     name.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The groups of kinds, for messages.
+/// Returns the groups of kinds, for messages.
 fn groups() -> String {
     let mut groups: Vec<&str> = Vec::new();
     for group in EventKind::ALL.iter().filter_map(|kind| kind.name().split('.').next()) {

@@ -1,23 +1,23 @@
-//! The hub: takes events from all threads, gives them to all readers, keeps a history and the
-//! alarms.
+//! The hub: receives events from all threads, delivers them to all readers, and keeps a history and
+//! the alarms.
 //!
 //! # One lock, and why
-//! Publishing is called from the thread that does the I/O, so it must never wait for a reader.
-//! Events, history, queues and alarms are behind one mutex, and every critical section is short and
-//! bounded: no system call, no formatting of events, no foreign code. A publication inserts one
-//! shared pointer into the history and into at most [`HubLimits::readers_max`] queues. A reader
-//! takes one event, or looks at a bounded part of the history. Wakers run after the lock is
-//! released. A channel to a hub thread would cost a wake-up of that thread for each event, and ids
-//! would be known only later; a lock-free ring cannot replace an older event by a newer one. What
-//! remains: the system may take the processor from a thread that holds the lock. Events are rare
-//! (tens in a second, not thousands), so that is accepted.
+//! The I/O thread publishes events, so publishing must never wait for a reader. Events, history,
+//! queues and alarms are behind one mutex, and every critical section is short and bounded: no
+//! system call, no formatting of events, no foreign code. A publication inserts one shared pointer
+//! into the history and into at most [`HubLimits::readers_max`] queues. A reader takes one event,
+//! or scans a bounded part of the history. Wakers run after the lock is released. A channel to a
+//! hub thread would cost a wake-up of that thread for each event, and ids would be known only
+//! later; a lock-free ring cannot replace an older event by a newer one. One cost remains: the
+//! kernel may preempt a thread that holds the lock. Events are rare (tens per second, not
+//! thousands), so that is accepted.
 //!
 //! # Invariants
-//! - Ids of a run are 1, 2, 3 ... in the order of publication, times in the same order as far as
-//!   the wall clock goes.
+//! - Ids of a run are 1, 2, 3 ... in the order of publication, times in the same order as long as
+//!   the wall clock does not go back.
 //! - Memory is bounded by [`HubLimits`]: history and queues in events and in bytes, readers and
 //!   alarms in number.
-//! - After [`Hub::close`] every reader gets what waits for it, and then the end.
+//! - After [`Hub::close`] every reader receives its queued events, and then the end.
 
 use super::alarms::{Alarm, AlarmError, AlarmKey, Alarms};
 use super::event::{Event, EventId, NewEvent, memory_bytes};
@@ -33,23 +33,23 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 use thiserror::Error;
 
-/// How many events leave the history because of their age in one critical section, at most.
+/// Most events that age removes from the history in one critical section.
 const AGED_MAX: usize = 32;
 
-/// Bounds of a hub.
+/// Limits of a hub.
 #[derive(Clone, Debug)]
 pub struct HubLimits {
-    /// Events of the history are dropped at this age.
+    /// Age at which the history drops events.
     pub history_age: Duration,
-    /// Most events of the history.
+    /// Most events in the history.
     pub history_events_max: usize,
     /// Most memory of the history, in bytes.
     pub history_bytes_max: usize,
-    /// Most events that wait for one reader.
+    /// Most events queued for one reader.
     pub queue_events_max: usize,
-    /// Most memory of what waits for one reader, in bytes.
+    /// Most memory of one reader's queue, in bytes.
     pub queue_bytes_max: usize,
-    /// Most readers at a time.
+    /// Most concurrent readers.
     pub readers_max: usize,
     /// Most active alarms.
     pub alarms_max: usize,
@@ -69,21 +69,21 @@ impl Default for HubLimits {
     }
 }
 
-/// Where a reader begins.
+/// Start position of a reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
-    /// With what is published from now on.
+    /// Events published from now on.
     Now,
-    /// With the oldest event of the history.
+    /// The oldest event of the history.
     Oldest,
-    /// With the event after this one.
+    /// The event after this one.
     After(EventId),
 }
 
-/// Why there cannot be one more reader.
+/// Why a reader cannot be added.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum SubscribeError {
-    /// There are as many as there may be.
+    /// The limit on readers is reached.
     #[error("{0} readers follow the events, which is the limit; end one of them first")]
     TooManyReaders(usize),
     /// The daemon is being stopped.
@@ -98,17 +98,17 @@ pub struct HubStats {
     pub published: u64,
     /// Events dropped because a reader was too slow, over all readers.
     pub dropped: u64,
-    /// Readers now.
+    /// Current readers.
     pub readers: usize,
-    /// Events that wait for readers now.
+    /// Events currently queued for readers.
     pub queued: usize,
-    /// Events in the history now.
+    /// Events currently in the history.
     pub history_events: usize,
-    /// Memory of the history now.
+    /// Current memory of the history, in bytes.
     pub history_bytes: usize,
 }
 
-/// The event hub. Cheap to clone; all clones are one hub.
+/// The event hub. Cheap to clone; all clones share one hub.
 #[derive(Clone)]
 pub struct Hub {
     shared: Arc<Shared>,
@@ -139,7 +139,7 @@ struct State {
 }
 
 impl Hub {
-    /// A hub without events. Its run is named after the time on `clock`.
+    /// Creates a hub without events. The time on `clock` becomes the id of its run.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, limits: HubLimits) -> Self {
         let state = State {
@@ -162,7 +162,7 @@ impl Hub {
         self.change(|state, shared, wakers| state.publish(shared, event, bytes, wakers))
     }
 
-    /// Begins to follow the events that `filter` lets pass.
+    /// Subscribes to the events that `filter` selects.
     ///
     /// # Errors
     /// There are too many readers, or the hub is closed.
@@ -187,8 +187,8 @@ impl Hub {
         Ok(Subscription::new(self.clone(), number))
     }
 
-    /// Notes that a condition is there. The first time, and whenever it got worse, that is an
-    /// event.
+    /// Records that a condition holds. Publishes an event the first time, and whenever the
+    /// condition gets worse.
     pub fn raise(&self, key: AlarmKey, severity: Severity, message: &str) {
         self.change(|state, shared, wakers| {
             let event = state.alarms.raise(key, severity, message.into(), shared.clock.unix_ns());
@@ -196,7 +196,7 @@ impl Hub {
         });
     }
 
-    /// Notes that a condition ended. Whether there was an alarm of it.
+    /// Records that a condition ended. Returns whether it had an alarm.
     pub fn clear(&self, key: &AlarmKey) -> bool {
         self.change(|state, shared, wakers| {
             let event = state.alarms.clear(key);
@@ -204,7 +204,8 @@ impl Hub {
         })
     }
 
-    /// Marks an alarm as known by `by`, for everybody. A second time changes nothing.
+    /// Acknowledges an alarm for all users, with `by` as the author. A second acknowledgement
+    /// changes nothing.
     ///
     /// # Errors
     /// There is no such active alarm.
@@ -216,13 +217,13 @@ impl Hub {
         })
     }
 
-    /// All active alarms, the oldest first.
+    /// Returns all active alarms, oldest first.
     #[must_use]
     pub fn alarms(&self) -> Vec<Alarm> {
         self.lock().alarms.list()
     }
 
-    /// Ends all readers once they have got what waits for them. Nobody can subscribe any more.
+    /// Ends all readers once they have received their queued events, and refuses new ones.
     pub fn close(&self) {
         self.change(|state, _, wakers| {
             state.closed = true;
@@ -230,7 +231,7 @@ impl Hub {
         });
     }
 
-    /// Counters and gauges.
+    /// Returns counters and gauges.
     #[must_use]
     pub fn stats(&self) -> HubStats {
         let state = self.lock();
@@ -244,13 +245,13 @@ impl Hub {
         }
     }
 
-    /// One step of a reader: its next delivery, `None` at the end; or keeps `waker` until there may
-    /// be one.
+    /// Runs one step of a reader: returns its next delivery, or `None` at the end; or keeps `waker`
+    /// until there may be one.
     pub(super) fn poll(&self, reader: u64, waker: &Waker) -> Poll<Option<super::Delivery>> {
         loop {
             match self.poll_once(reader, waker) {
                 Some(outcome) => return outcome,
-                None => std::thread::yield_now(), // the lock was free in between: others had their turn
+                None => std::thread::yield_now(), // lets other threads take the lock
             }
         }
     }
@@ -276,7 +277,7 @@ impl Hub {
         outcome
     }
 
-    /// Id of the last event that a reader needs not see again.
+    /// Returns the id of the last event that a reader need not receive again.
     pub(super) fn position(&self, reader: u64) -> EventId {
         let state = self.lock();
         let run = self.shared.run;
@@ -286,10 +287,10 @@ impl Hub {
 
     pub(super) fn unsubscribe(&self, reader: u64) {
         let gone = self.lock().readers.remove(&reader);
-        drop(gone); // its queue is freed outside of the lock
+        drop(gone); // frees its queue outside of the lock
     }
 
-    /// Runs `change` under the lock, then wakes whom it names.
+    /// Runs `change` under the lock, then runs the wakers that it collects.
     fn change<T>(&self, change: impl FnOnce(&mut State, &Shared, &mut Vec<Waker>) -> T) -> T {
         let mut wakers = Vec::new();
         let result = change(&mut self.lock(), &self.shared, &mut wakers);
@@ -298,8 +299,8 @@ impl Hub {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic of another holder is its own failure; the state is whole between any two calls on
-        // it.
+        // A panic of another holder is that holder's failure; the state is consistent between any
+        // two calls on it.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -324,7 +325,7 @@ impl State {
         id
     }
 
-    /// Whether there was an event.
+    /// Publishes the event, if there is one, and returns whether there was.
     fn publish_if(&mut self, shared: &Shared, event: Option<NewEvent>, wakers: &mut Vec<Waker>) -> bool {
         let Some(event) = event else {
             return false;
@@ -334,8 +335,8 @@ impl State {
         true
     }
 
-    /// Drops events that are too old from the history: a bounded number, the rest follows with the
-    /// next calls.
+    /// Drops events above the age limit from the history: a bounded number; later calls drop the
+    /// rest.
     fn drop_aged(&mut self, shared: &Shared) {
         let age_ns = saturating_ns(shared.limits.history_age);
         let now_ns = shared.clock.monotonic_ns();

@@ -3,24 +3,24 @@
 
 use std::fmt;
 
-/// How much an event matters. Ordered: `Debug` is least.
+/// Severity of an event. Ordered: `Debug` is least.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Severity {
-    /// Of use when something is looked into.
+    /// Useful for diagnosis.
     Debug,
-    /// Happened as it should.
+    /// Normal operation.
     Info,
-    /// Somebody should look at it, in time.
+    /// An operator should look at it, without urgency.
     Warning,
     /// Data or service is affected.
     Error,
 }
 
 impl Severity {
-    /// All, least first.
+    /// All severities, least first.
     pub const ALL: [Self; 4] = [Self::Debug, Self::Info, Self::Warning, Self::Error];
 
-    /// The name in JSON, filters and documents.
+    /// Returns the name in JSON, filters and documents.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -31,7 +31,7 @@ impl Severity {
         }
     }
 
-    /// The severity of that name.
+    /// Returns the severity of that name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|severity| severity.name() == name)
@@ -44,10 +44,10 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Writes the enum and its tables from one list, so that none can miss an entry.
+/// Generates the enum and its tables from one list, so that none can miss an entry.
 macro_rules! kinds {
     ($($variant:ident, $name:literal, $severity:ident, $help:literal;)*) => {
-        /// What an event is about.
+        /// Kind of an event.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[non_exhaustive]
         pub enum EventKind {
@@ -58,19 +58,19 @@ macro_rules! kinds {
             /// All kinds, in the order of the documentation.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The stable name.
+            /// Returns the stable name.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),* }
             }
 
-            /// The severity that an event of this kind has unless it says otherwise.
+            /// Returns the default severity of an event of this kind.
             #[must_use]
             pub fn severity(self) -> Severity {
                 match self { $(Self::$variant => Severity::$severity),* }
             }
 
-            /// One line for people.
+            /// Returns the description, in one line.
             #[must_use]
             pub fn help(self) -> &'static str {
                 match self { $(Self::$variant => $help),* }
@@ -133,7 +133,7 @@ kinds! {
 }
 
 impl EventKind {
-    /// The kind of that name.
+    /// Returns the kind of that name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.name() == name)

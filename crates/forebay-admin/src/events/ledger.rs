@@ -1,14 +1,14 @@
-//! Events in the order of their ids, with collapse keys and a bound. The history is one, and each
-//! reader's queue.
+//! Events in the order of their ids, with collapse keys and a bound. The history is a ledger, and
+//! so is each reader's queue.
 //!
-//! Invariant: an entry of `keys` names an event that is present and has that key; so of one key
-//! there is one event.
+//! Invariant: an entry of `keys` names a present event with that key, so there is at most one event
+//! per key.
 
 use super::event::Event;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Events in the order of their ids. Everything but iterating costs O(log n).
+/// Events in the order of their ids. Every operation except iteration costs O(log n).
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     events: BTreeMap<u64, Arc<Event>>,
@@ -17,8 +17,8 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Adds the newest event. An older one with the same collapse key gives way, which loses
-    /// nothing.
+    /// Adds the newest event. It replaces an older one with the same collapse key, which does not
+    /// count as lost.
     pub(super) fn push(&mut self, event: Arc<Event>) {
         debug_assert!(self.events.last_key_value().is_none_or(|(newest, _)| *newest < event.id.seq));
         if let Some(key) = &event.collapse_key
@@ -31,7 +31,7 @@ impl Ledger {
         self.events.insert(event.id.seq, event);
     }
 
-    /// Takes the oldest event out.
+    /// Removes and returns the oldest event.
     pub(super) fn pop_oldest(&mut self) -> Option<Arc<Event>> {
         let (seq, event) = self.events.pop_first()?;
         self.bytes -= event.bytes;
@@ -43,28 +43,28 @@ impl Ledger {
         Some(event)
     }
 
-    /// Takes the oldest event out if there are more than these many, or bytes.
+    /// Removes and returns the oldest event if the ledger exceeds this number of events or bytes.
     pub(super) fn pop_excess(&mut self, events_max: usize, bytes_max: usize) -> Option<Arc<Event>> {
         if self.events.len() > events_max || self.bytes > bytes_max { self.pop_oldest() } else { None }
     }
 
-    /// The oldest event.
+    /// Returns the oldest event.
     pub(super) fn oldest(&self) -> Option<&Arc<Event>> {
         self.events.first_key_value().map(|(_, event)| event)
     }
 
-    /// Events with a greater number than `seq`, oldest first.
+    /// Iterates over events with a greater number than `seq`, oldest first.
     pub(super) fn after(&self, seq: u64) -> impl Iterator<Item = &Arc<Event>> {
         let from = seq.saturating_add(1);
         self.events.range(from..).map(|(_, event)| event)
     }
 
-    /// How many events there are.
+    /// Returns the number of events.
     pub(super) fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// What the events take in memory.
+    /// Returns the memory of the events, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,13 +1,13 @@
 //! Events of the daemon, their history, and alarms. Readers follow them.
 //!
-//! [`Hub`] takes events from all threads without waiting and gives them to every [`Subscription`],
-//! which has a bounded queue of its own; a reader that is too slow loses the oldest and is told so.
-//! A reader that was away resumes after the last [`EventId`] it saw. For users:
-//! `docs/operate/events.md`.
+//! [`Hub`] takes events from all threads without waiting and delivers them to every
+//! [`Subscription`], which has a bounded queue of its own; a reader that is too slow loses the
+//! oldest, and the hub reports the gap to it. A reader that was away resumes after the last
+//! [`EventId`] it saw. For users: `docs/operate/events.md`.
 //!
-//! Files: `kind` (names), `event` (one event), `filter` (a reader's wishes), `ledger` (ordered
-//! events, bounded), `reader` (the state of one), `alarms` (conditions that last), `hub` (all of it
-//! behind a lock).
+//! Files: `kind` (names), `event` (one event), `filter` (selection by a reader), `ledger` (ordered
+//! events, bounded), `reader` (state of one reader), `alarms` (conditions that last), `hub` (all of
+//! it behind a lock).
 
 mod alarms;
 mod event;

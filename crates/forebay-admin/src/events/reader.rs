@@ -1,14 +1,14 @@
-//! State of one reader in the hub: its position, its queue, and what it missed.
+//! State of one reader in the hub: its position, its queue, and its missed events.
 //!
-//! A reader is in one of two states. *Catching up*: it reads the history at its own speed and
-//! nothing is queued for it; it misses something only if the history drops it first. *Live*: events
-//! are put into its queue as they are published; when the queue is full the oldest give way and are
-//! counted. It turns live once it has seen the newest event, under the lock of the hub, so that
-//! nothing falls between.
+//! A reader is in one of two states. *Catching up*: it reads the history at its own speed and has
+//! no queue; it misses an event only if the history drops it first. *Live*: the hub queues events
+//! for it as they are published; a full queue drops and counts the oldest. The reader becomes live
+//! once it has seen the newest event, under the lock of the hub, so that no event is missed between
+//! the states.
 //!
-//! Invariant: a reader gets increasing ids. A [`Gap`] before the next event tells what it did not
-//! get. Three kinds are not told: what its filter rejects, what a collapse key replaced, and what
-//! outlived its time to live.
+//! Invariant: a reader receives increasing ids. A [`Gap`] before the next event reports the missing
+//! ones, with three exceptions: events that its filter rejects, events that a collapse key
+//! replaced, and expired events.
 
 use super::event::{Event, EventId};
 use super::filter::Filter;
@@ -18,15 +18,15 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// How many events of the history one step looks at: bounds the time under the lock of the hub.
+/// Events of the history that one step scans at most: bounds the time under the lock of the hub.
 const SCAN_MAX: usize = 128;
 
-/// What a reader gets.
+/// An item that a reader receives.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Delivery {
     /// An event.
     Event(Arc<Event>),
-    /// Something is missing here.
+    /// Events are missing here.
     Gap(Gap),
 }
 
@@ -35,17 +35,17 @@ pub enum Delivery {
 pub enum GapReason {
     /// The reader was too slow for its queue. `lost_max` is exact.
     TooSlow,
-    /// The history does not reach back that far. `lost_max` counts also what the filter would have
-    /// rejected.
+    /// The history does not reach back that far. `lost_max` includes events that the filter would
+    /// have rejected.
     TooOld,
-    /// The id is of another run of the daemon; what happened between is not known.
+    /// The id is of another run of the daemon; the events in between are unknown.
     OtherRun,
     /// This run has published no event of that number.
     UnknownId,
 }
 
 impl GapReason {
-    /// The name in JSON.
+    /// Returns the name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -57,21 +57,21 @@ impl GapReason {
     }
 }
 
-/// Events are missing between `after` and what comes next.
+/// Events are missing between `after` and the next delivery.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gap {
     /// Why.
     pub reason: GapReason,
     /// Nothing is missing up to here.
     pub after: EventId,
-    /// The last that is missing: what comes next is newer.
+    /// The last missing event: the next delivery is newer.
     pub through: EventId,
-    /// How many are missing at most; `None` if it cannot be known.
+    /// Most events that may be missing; `None` if unknown.
     pub lost_max: Option<u64>,
 }
 
 impl Gap {
-    /// The gap as the admin API shows it.
+    /// Returns the gap in the form of the admin API.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let message = match self.reason {
@@ -93,11 +93,11 @@ impl Gap {
     }
 }
 
-/// What the hub knows of itself that readers need.
+/// State of the hub that readers need.
 pub(super) struct View<'a> {
     pub(super) run: u64,
     pub(super) last_seq: u64,
-    /// All events up to here that no newer one replaced have left the history.
+    /// All events up to here have left the history, or newer ones have replaced them.
     pub(super) evicted_through: u64,
     pub(super) history: &'a Ledger,
     pub(super) now_ns: u64,
@@ -106,9 +106,9 @@ pub(super) struct View<'a> {
 /// Outcome of one step of a reader.
 pub(super) enum ReaderStep {
     Delivery(Delivery),
-    /// Looked at as much as one step may; there may be more.
+    /// The step reached its limit of events; there may be more.
     Again,
-    /// There is nothing yet.
+    /// There is no delivery yet.
     Nothing,
 }
 
@@ -118,18 +118,18 @@ enum State {
     Live(Ledger),
 }
 
-/// What the hub keeps for one reader.
+/// State of one reader.
 #[derive(Debug)]
 pub(super) struct Reader {
     filter: Filter,
     state: State,
-    /// Everything up to here was delivered, told as missing, or not wanted.
+    /// Everything up to here was delivered, reported as missing, or filtered out.
     seen: u64,
-    /// What the start already missed.
+    /// Events missing at the start.
     start_gap: Option<Gap>,
-    /// Dropped from the queue and not told yet: how many, and the last.
+    /// Dropped from the queue and not reported yet: the number, and the last one.
     lost: (u64, u64),
-    /// To be woken by the next event.
+    /// Woken by the next event.
     pub(super) waker: Option<Waker>,
 }
 
@@ -138,17 +138,17 @@ impl Reader {
         Self { filter, state, seen, start_gap: None, lost: (0, 0), waker: None }
     }
 
-    /// A reader that gets what is published from now on.
+    /// Creates a reader of the events published from now on.
     pub(super) fn from_now(filter: Filter, view: &View<'_>) -> Self {
         Self::new(filter, State::Live(Ledger::default()), view.last_seq)
     }
 
-    /// A reader that gets all that the history has first.
+    /// Creates a reader that starts with the whole history.
     pub(super) fn from_oldest(filter: Filter, view: &View<'_>) -> Self {
         Self::new(filter, State::CatchingUp, view.evicted_through)
     }
 
-    /// A reader that has seen everything up to `id`.
+    /// Creates a reader that has seen everything up to `id`.
     pub(super) fn from_after(filter: Filter, id: EventId, view: &View<'_>) -> Self {
         let reason = if id.run != view.run {
             GapReason::OtherRun
@@ -163,13 +163,14 @@ impl Reader {
         reader
     }
 
-    /// Takes a new event, if it is wanted; gives who is to be woken, and how many events gave way.
+    /// Queues a new event if the filter selects it; returns the waker to run and the number of
+    /// dropped events.
     pub(super) fn offer(&mut self, event: &Arc<Event>, limits: &HubLimits) -> (Option<Waker>, u64) {
         if !self.filter.wants(event) {
             return (None, 0);
         }
         let State::Live(queue) = &mut self.state else {
-            return (None, 0); // it will find the event in the history
+            return (None, 0); // it reads the event from the history
         };
         queue.push(event.clone());
         let mut lost = 0;
@@ -180,7 +181,7 @@ impl Reader {
         (self.waker.take(), lost)
     }
 
-    /// The next thing for the reader. Takes a bounded time.
+    /// Returns the next outcome for the reader. Takes a bounded time.
     pub(super) fn step(&mut self, view: &View<'_>) -> ReaderStep {
         if let Some(gap) = self.start_gap.take() {
             return ReaderStep::Delivery(Delivery::Gap(gap));
@@ -235,13 +236,13 @@ impl Reader {
         ReaderStep::Delivery(Delivery::Gap(gap))
     }
 
-    /// The last event that the reader needs not see again. Of another run as long as it was not
-    /// told of the gap.
+    /// Returns the last event that the reader need not receive again: an event of another run until
+    /// the gap is delivered.
     pub(super) fn position(&self, run: u64) -> EventId {
         self.start_gap.as_ref().map_or(EventId { run, seq: self.seen }, |gap| gap.after)
     }
 
-    /// How many events wait in its queue.
+    /// Returns the number of events in its queue.
     pub(super) fn queued(&self) -> usize {
         match &self.state {
             State::CatchingUp => 0,

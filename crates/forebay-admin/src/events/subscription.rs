@@ -1,5 +1,5 @@
-//! A reader's end of the hub. Polled by asynchronous code, or blocking with a time limit; dropped,
-//! it is gone.
+//! A reader's handle of the hub: polled by asynchronous code, or blocking with a timeout. Dropping
+//! it unsubscribes.
 
 use super::event::EventId;
 use super::hub::Hub;
@@ -11,14 +11,14 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// What came within the time given.
+/// Result of a receive with a timeout.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Received {
-    /// An event, or word that some are missing.
+    /// An event, or the report of a gap.
     Delivery(Delivery),
-    /// Nothing came in time.
+    /// No delivery came in time.
     TimedOut,
-    /// The hub is closed, and everything before that was delivered.
+    /// The hub is closed, and all earlier events were delivered.
     Closed,
 }
 
@@ -34,7 +34,7 @@ impl Subscription {
         Self { hub, reader }
     }
 
-    /// The next delivery, waited for in this thread for at most `timeout`.
+    /// Blocks this thread until the next delivery, for at most `timeout`.
     pub fn receive(&mut self, timeout: Duration) -> Received {
         let until = Instant::now().checked_add(timeout);
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -45,14 +45,15 @@ impl Subscription {
                 Poll::Pending => {}
             }
             match until.map(|until| until.saturating_duration_since(Instant::now())) {
-                None => std::thread::park(), // a timeout beyond all time
+                None => std::thread::park(), // the end exceeds the clock's range
                 Some(Duration::ZERO) => return Received::TimedOut,
                 Some(left) => std::thread::park_timeout(left),
             }
         }
     }
 
-    /// Id to resume after: everything up to it was delivered, told as missing, or not wanted.
+    /// Returns the id to resume after: everything up to it was delivered, reported as missing, or
+    /// filtered out.
     #[must_use]
     pub fn position(&self) -> EventId {
         self.hub.position(self.reader)
@@ -73,7 +74,7 @@ impl Drop for Subscription {
     }
 }
 
-/// Wakes a thread that parks.
+/// Unparks a thread when woken.
 struct Unpark(Thread);
 
 impl Wake for Unpark {

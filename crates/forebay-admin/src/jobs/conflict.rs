@@ -1,38 +1,38 @@
 //! Conflicts between jobs.
 //!
-//! A recording is beside everything, and everything is beside it: it ends with its volume.
+//! A recording runs concurrently with every other job; it ends with its volume.
 //!
 //! | new, while | flush of the volume | detach (drain) | detach (else) | mode, resize | remove, export | shrink, replace | scrub, rebuild |
 //! | --- | --- | --- | --- | --- | --- | --- | --- |
-//! | flush | queued: rides on it; running: after it | rides on it | refused | beside it | refused | beside it | beside it |
-//! | detach, mode change, resize | after it | refused | refused | refused | refused | beside it | beside it |
-//! | shrink, replace | beside it | beside it | beside it | beside it | refused | refused | beside it |
-//! | scrub, rebuild | beside it | beside it | beside it | beside it | refused | beside it | beside it; another one of its kind: refused |
+//! | flush | queued: rides on it; running: after it | rides on it | refused | concurrent | refused | concurrent | concurrent |
+//! | detach, mode change, resize | after it | refused | refused | refused | refused | concurrent | concurrent |
+//! | shrink, replace | concurrent | concurrent | concurrent | concurrent | refused | refused | concurrent |
+//! | scrub, rebuild | concurrent | concurrent | concurrent | concurrent | refused | concurrent | concurrent; with one of its kind: refused |
 //! | remove, export | after it | refused | refused | refused | refused | refused | refused |
 //!
-//! A flush promises that what was dirty when it was asked for is on the backing store. A detach
-//! that drains does that too, and a flush that has not begun will cover more, so the new flush
-//! rides on those. A flush that runs has begun too early for it. A detach that keeps or discards
-//! dirty data never keeps the promise, and a pool that is removed or exported has no volumes in the
+//! A flush promises that all data that was dirty when it was requested reaches the backing store. A
+//! draining detach writes that data too, and a flush that has not begun will cover it, so the new
+//! flush rides on those. A running flush began too early. A detach that keeps or discards dirty
+//! data never fulfils the promise, and a pool that is removed or exported has no volumes in the
 //! end.
 
 use super::job::{JobKind, JobSpec};
 use crate::DetachHow;
 
-/// How a new job stands to one that is there.
+/// Relation of a new job to an existing one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Relation {
-    /// Both may run.
+    /// Both may run concurrently.
     Beside,
-    /// The new one runs after the other.
+    /// The new job runs after the other.
     After,
-    /// The other one's work does for the new one.
+    /// The new job rides on the other, whose work covers it.
     Rides,
-    /// The new one is refused.
+    /// The new job is refused.
     Refused,
 }
 
-/// How `new` stands to `other`, which has begun or not.
+/// Returns the relation of `new` to `other`, which has begun or not.
 pub(super) fn relation(new: &JobSpec, other: &JobSpec, other_has_begun: bool) -> Relation {
     use JobKind::{
         Detach, Export, Flush, GiveUp, ModeChange, Rebuild, Record, Remove, Replace, Resize, Scrub, Shrink,

@@ -1,44 +1,43 @@
-//! The side of whoever does the work of jobs.
+//! The interface of the control thread that does the work of jobs.
 
 use super::job::{JobId, JobSpec};
 use super::progress::Report;
 use crate::MessageId;
 
-/// How a running job looks to the driver.
+/// State of a running job, as the driver reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outlook {
     /// Not done yet.
     Working(Report),
-    /// Done as asked, durably.
+    /// Done as requested, durably.
     Done,
-    /// It cannot be done: why, and what to do, for people. What it changed is undone as far as it
-    /// can be.
+    /// The work cannot be done: the reason and the suggested action, in words. Its changes are
+    /// undone as far as possible.
     Failed(MessageId, String),
 }
 
-/// What became of the wish to end a job early.
+/// Result of an attempt to end a job early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Abort {
-    /// It is ended, and things are as they were before it, but for the data that was destaged.
+    /// It has ended. Its changes are undone, except that destaged data stays destaged.
     Done,
-    /// Being undone; ask again.
+    /// The undo is in progress; call again.
     Pending,
-    /// Past the point of no return: it will be done as asked.
+    /// Past the point of no return: the job will be done as requested.
     TooLate,
 }
 
-/// Does the work of jobs. No method may block: they are called some ten times in a second, for each
-/// job in turn.
+/// Does the work of jobs. No method may block: the caller polls each job in turn some ten times per
+/// second.
 pub trait JobDriver {
-    /// Begins the work. Called once for each job; then `poll` or `abort` until it ended.
+    /// Begins the work. Called once for each job; then `poll` or `abort` follow until it has ended.
     ///
-    /// # Errors
-    /// It cannot begin: why, and what to do, for people. Nothing was changed.
+    /// The job cannot begin: the reason and the suggested action, in words. Nothing was changed.
     fn begin(&mut self, id: JobId, spec: &JobSpec) -> Result<(), (MessageId, String)>;
 
-    /// Looks how it is.
+    /// Returns the job's state.
     fn poll(&mut self, id: JobId, spec: &JobSpec) -> Outlook;
 
-    /// Tries to end it early.
+    /// Tries to end the job early.
     fn abort(&mut self, id: JobId, spec: &JobSpec) -> Abort;
 }

@@ -35,46 +35,45 @@ impl FromStr for JobId {
     }
 }
 
-/// What a job does.
+/// The work of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JobKind {
-    /// Volume: everything dirty at its start gets to the backing store, durably.
+    /// Volume: writes all data that is dirty at its start to the backing store, durably.
     Flush,
-    /// Volume: it leaves the pool, after a drain if that is what is to become of dirty data.
+    /// Volume: detaches it from the pool, after a drain if `DetachHow` asks for one.
     Detach(DetachHow),
-    /// Volume: it is drained if the new mode demands it, and then cached in that mode.
+    /// Volume: drains it if the new mode demands that, then caches it in that mode.
     ModeChange(Mode),
-    /// Volume: it gets this size in bytes.
+    /// Volume: changes its size, in bytes.
     Resize(u64),
-    /// Volume: its requests are recorded, for so many seconds at most.
+    /// Volume: records its requests for at most this many seconds.
     Record(u64),
-    /// Pool: it shrinks to this size in bytes.
+    /// Pool: shrinks it to this size in bytes.
     Shrink(u64),
-    /// Pool: it gives up the device at this place of its list, which is not the last one. The last
-    /// one takes its place.
+    /// Pool: gives up the device at this index of its list, which is not the last one. The last
+    /// device takes its index.
     GiveUp(u16),
-    /// Pool: another device takes the place of one of its cache.
+    /// Pool: replaces a device of its cache.
     Replace,
-    /// Pool: everything in its cache is compared with its checksums, so many bytes a second at
-    /// most.
+    /// Pool: compares all cached blocks with their checksums, at most at this rate in bytes per
+    /// second.
     Scrub(u64),
-    /// Pool: a new device of its mirrored cache gets what it must have.
+    /// Pool: fills a new member of its mirrored cache.
     Rebuild,
-    /// Pool: it has no volumes, and is given up. What is cached stays on its devices unless
-    /// `erase`.
+    /// Pool: removes a pool without volumes. Cached data stays on its devices unless `erase`.
     Remove {
-        /// Wipe its devices.
+        /// Wipes its devices.
         erase: bool,
     },
-    /// Pool: it is closed with its volumes, and given up with their settings on its cache.
+    /// Pool: closes it with its volumes, writes their settings to its cache and removes it here.
     Export {
-        /// Everything is written back before.
+        /// Writes all dirty data back before.
         drain: bool,
     },
 }
 
 impl JobKind {
-    /// All names.
+    /// Names of all kinds.
     pub const NAMES: [&'static str; 11] = [
         "flush",
         "detach",
@@ -89,7 +88,7 @@ impl JobKind {
         "export",
     ];
 
-    /// The name in JSON and messages.
+    /// Returns the name in JSON and messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -107,7 +106,7 @@ impl JobKind {
         }
     }
 
-    /// Whether it concerns a whole pool and not one volume.
+    /// Returns whether the job concerns a whole pool and not one volume.
     #[must_use]
     pub fn is_of_pool(self) -> bool {
         matches!(
@@ -137,55 +136,55 @@ impl JobKind {
     }
 }
 
-/// What is to happen when a job misses its deadline.
+/// Action when a job misses its deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnMiss {
-    /// A warning; the job goes on.
+    /// Warns; the job continues.
     Warn,
-    /// The job is aborted and fails.
+    /// Aborts the job, which fails.
     Fail,
 }
 
-/// When a job is to be done.
+/// Deadline of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deadline {
-    /// Time that it has, from the request on: waiting for other jobs counts.
+    /// Time allowed from the request on, including waits for other jobs.
     pub within: Duration,
-    /// What happens otherwise.
+    /// Action on a miss.
     pub on_miss: OnMiss,
 }
 
-/// What somebody asks for.
+/// A request for a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobSpec {
-    /// What is to be done.
+    /// The work.
     pub kind: JobKind,
-    /// In which pool.
+    /// Its pool.
     pub pool: String,
-    /// To which volume; `None` exactly for jobs of a pool.
+    /// Its volume; `None` exactly for jobs of a pool.
     pub volume: Option<String>,
-    /// Until when.
+    /// Its deadline.
     pub deadline: Option<Deadline>,
-    /// Also if clients use the volume.
+    /// Runs even if clients use the volume.
     pub force: bool,
-    /// Where a volume that is detached is to be written.
+    /// Path to which the backing file of a detached volume is written.
     pub save_to: Option<String>,
 }
 
 impl JobSpec {
-    /// A job of a volume.
+    /// Creates a job of a volume.
     #[must_use]
     pub fn volume(kind: JobKind, pool: &str, volume: &str) -> Self {
         Self { volume: Some(volume.into()), ..Self::pool(kind, pool) }
     }
 
-    /// A job of a pool.
+    /// Creates a job of a pool.
     #[must_use]
     pub fn pool(kind: JobKind, pool: &str) -> Self {
         Self { kind, pool: pool.into(), volume: None, deadline: None, force: false, save_to: None }
     }
 
-    /// With a deadline.
+    /// Sets a deadline.
     #[must_use]
     pub fn deadline(mut self, within: Duration, on_miss: OnMiss) -> Self {
         self.deadline = Some(Deadline { within, on_miss });
@@ -194,19 +193,20 @@ impl JobSpec {
 }
 
 impl JobSpec {
-    /// Also if clients use the volume: they lose it, or what is cut off.
+    /// Runs the job even if clients use the volume: they lose the volume, or the part that is cut
+    /// off.
     #[must_use]
     pub fn force(self, force: bool) -> Self {
         Self { force, ..self }
     }
 
-    /// Its backing file is written to this path before it is closed.
+    /// Writes the backing file to this path before it is closed.
     #[must_use]
     pub fn save_to(self, save_to: Option<String>) -> Self {
         Self { save_to, ..self }
     }
 
-    /// What was asked for besides the kind.
+    /// Returns the parameters of the request besides the kind.
     fn parameters(&self) -> Value {
         match (self.kind, &self.save_to) {
             (JobKind::Detach(how), Some(path)) => json!({ "how": how, "save_to": path }),
@@ -224,32 +224,32 @@ impl fmt::Display for JobSpec {
     }
 }
 
-/// Where a job is in its life: queued, running, then one of the others for ever. (One way back: a
-/// job that rides on another is queued again when the other fails or is cancelled.)
+/// State of a job: queued, running, then permanently one of the others. (One way back: a job that
+/// rides on another is queued again when the other fails or is cancelled.)
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum JobState {
     /// Waits for its turn.
     Queued,
-    /// Under way.
+    /// In progress.
     Running,
-    /// Done as asked.
+    /// Done as requested.
     Completed,
-    /// Not done. What it changed until then was undone as far as it can be.
+    /// Not done. Its changes were undone as far as possible.
     Failed {
-        /// What it is about, for scripts.
+        /// Id of the message, for scripts.
         id: MessageId,
-        /// What was wrong, and what to do, for people.
+        /// The reason and the suggested action, in words.
         reason: String,
     },
-    /// Ended early because somebody asked for it.
+    /// Ended early on request.
     Cancelled,
 }
 
 impl JobState {
-    /// All names.
+    /// Names of all states.
     pub const NAMES: [&'static str; 5] = ["queued", "running", "completed", "failed", "cancelled"];
 
-    /// The name in JSON and filters.
+    /// Returns the name in JSON and filters.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -261,38 +261,38 @@ impl JobState {
         }
     }
 
-    /// Whether nothing will happen any more.
+    /// Returns whether the state is final.
     #[must_use]
     pub fn is_final(&self) -> bool {
         !matches!(self, Self::Queued | Self::Running)
     }
 }
 
-/// What a running job is busy with.
+/// Current activity of a running job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// With nothing yet.
+    /// Has not begun.
     Waiting,
-    /// Dirty data goes to the backing store.
+    /// Writes dirty data to the backing store.
     Draining,
-    /// The backing store makes it durable.
+    /// Waits until the backing store makes it durable.
     Syncing,
-    /// What is cached is read and compared with its checksums.
+    /// Reads cached blocks and compares them with their checksums.
     Comparing,
-    /// What is cached is copied to another device.
+    /// Copies cached blocks to another device.
     Copying,
-    /// Requests are recorded.
+    /// Records requests.
     Recording,
-    /// The change itself: mode, size, the end of the volume.
+    /// Applies the change itself: mode, size, the end of the volume.
     Applying,
-    /// It is being ended early, and what it changed is undone.
+    /// Ends early and undoes its changes.
     Undoing,
-    /// It ended.
+    /// Has ended.
     Done,
 }
 
 impl Phase {
-    /// The name in JSON.
+    /// Returns the name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -309,39 +309,39 @@ impl Phase {
     }
 }
 
-/// How a job stands at one instant.
+/// Snapshot of a job.
 #[derive(Clone, PartialEq, Debug)]
 pub struct JobView {
-    /// Which job.
+    /// Its id.
     pub id: JobId,
-    /// What was asked for.
+    /// The request.
     pub spec: JobSpec,
-    /// Where it is in its life.
+    /// Its state.
     pub state: JobState,
-    /// What it is busy with.
+    /// Its current activity.
     pub phase: Phase,
-    /// The job whose work does for this one, if there is one.
+    /// The job that this one rides on, if any.
     pub follows: Option<JobId>,
-    /// How far it is.
+    /// Its progress.
     pub progress: Progress,
-    /// What holds it up, in words.
+    /// Its current limit, in words.
     pub limited_by: Option<String>,
-    /// Errors that were met; it may complete in spite of them.
+    /// Errors so far; the job may complete in spite of them.
     pub errors: u64,
-    /// As it goes, it misses its deadline, or has missed it.
+    /// At its current rate it will miss its deadline, or it has missed it.
     pub deadline_at_risk: bool,
-    /// Somebody asked for its end, which has not come yet.
+    /// Its end was requested and has not happened yet.
     pub stopping: bool,
-    /// Time since it was asked for, until now or until its end.
+    /// Time from the request until now, or until its end.
     pub elapsed: Duration,
-    /// When it was asked for, in nanoseconds of Unix time.
+    /// Time of the request, in nanoseconds of Unix time.
     pub requested_unix_ns: u64,
-    /// When it ended, in nanoseconds of Unix time.
+    /// Time of its end, in nanoseconds of Unix time.
     pub finished_unix_ns: Option<u64>,
 }
 
 impl JobView {
-    /// Why it failed, if it did.
+    /// Returns why it failed, if it did.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
         match &self.state {
@@ -350,7 +350,7 @@ impl JobView {
         }
     }
 
-    /// The id of the error that it failed with.
+    /// Returns the id of its error, if it failed.
     #[must_use]
     pub fn error_id(&self) -> Option<MessageId> {
         match &self.state {
@@ -359,7 +359,7 @@ impl JobView {
         }
     }
 
-    /// The job as the admin API shows it, see [`JobInfo`].
+    /// Returns the job in the form of the admin API, see [`JobInfo`].
     #[must_use]
     pub fn to_json(&self) -> Value {
         // Strings and numbers under names: this cannot fail.
@@ -367,7 +367,7 @@ impl JobView {
     }
 }
 
-/// As the interface of control, and so the admin API, speaks of it.
+/// The form that the operator's interface, and so the admin API, uses.
 impl From<&JobView> for JobInfo {
     fn from(view: &JobView) -> Self {
         let seconds = |duration: Duration| floor_tenth(duration.as_secs_f64());

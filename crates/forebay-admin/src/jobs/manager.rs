@@ -1,7 +1,8 @@
-//! The jobs behind a lock: asked by the admin API, worked on by the runner, waited for by anybody.
+//! The jobs behind a lock: the admin API makes requests, the runner does the work, and any thread
+//! or task may wait.
 //!
-//! Lock order: jobs before events. A driver is called without the lock. Nothing here blocks but
-//! [`Jobs::wait`].
+//! Lock order: jobs before events. The lock is never held while a driver is called. Nothing here
+//! blocks but [`Jobs::wait`].
 
 use super::driver::{Abort, JobDriver, Outlook};
 use super::job::{JobId, JobSpec, JobState, JobView};
@@ -16,18 +17,18 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::watch;
 
-/// Why waiting for a job gave no end.
+/// Why a wait did not return an ended job.
 #[derive(Clone, PartialEq, Debug, Error)]
 pub enum WaitError {
     /// No such job.
     #[error(transparent)]
     Unknown(#[from] RequestError),
-    /// It has not ended in time.
+    /// It did not end in time.
     #[error("job {} has not ended in time; it goes on", .0.id)]
     TimedOut(Box<JobView>),
 }
 
-/// All jobs of a daemon. Cheap to clone; all clones are the same.
+/// All jobs of a daemon. Cheap to clone; all clones share one table.
 #[derive(Clone)]
 pub struct Jobs {
     shared: Arc<Shared>,
@@ -41,15 +42,15 @@ impl std::fmt::Debug for Jobs {
 
 struct Shared {
     table: Mutex<Table>,
-    /// For threads that wait: a job ended.
+    /// Wakes waiting threads when a job has ended.
     ended: Condvar,
-    /// For tasks that wait: how many jobs ended.
+    /// Wakes waiting tasks: the number of jobs that have ended.
     ended_count: watch::Sender<u64>,
 }
 
 impl Jobs {
-    /// No jobs. Events go to `hub`. The first is `first`: 1, or what [`Jobs::next_id`] said when
-    /// the state was kept.
+    /// Creates an empty table that sends events to `hub`. The first job gets the number `first`: 1,
+    /// or the value of [`Jobs::next_id`] in the saved state.
     #[must_use]
     pub fn new(hub: Hub, clock: Arc<dyn Clock>, limits: JobsLimits, first: JobId) -> Self {
         let table = Mutex::new(Table::new(hub, clock, limits, first));
@@ -57,24 +58,22 @@ impl Jobs {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The number of the next job, to be kept with the state so that numbers are not given twice.
+    /// Returns the number of the next job. The caller saves it with the state so that no number is
+    /// reused.
     #[must_use]
     pub fn next_id(&self) -> JobId {
         self.lock().next_id()
     }
 
-    /// Takes a job: it runs now, or after others, or rides on another (see [`JobView::follows`]).
+    /// Accepts a job: it runs now, after others, or rides on another (see [`JobView::follows`]).
     ///
-    /// # Errors
-    /// Another job is in the way; the target does not fit; there are too many.
+    /// Another job conflicts; the target does not fit the kind; there are too many jobs.
     pub fn start(&self, spec: JobSpec) -> Result<JobId, StartError> {
         self.lock().start(spec)
     }
 
-    /// Asks for the end of a job. Asking twice is the same as once. What rides on it goes on by
-    /// itself.
+    /// Requests the end of a job; idempotent. Jobs that ride on it are queued on their own.
     ///
-    /// # Errors
     /// There is no such job; it completed or failed; it is past the point of no return.
     pub fn cancel(&self, id: JobId) -> Result<Cancelled, RequestError> {
         let cancelled = self.lock().cancel(id);
@@ -82,21 +81,20 @@ impl Jobs {
         cancelled
     }
 
-    /// How a job stands.
+    /// Returns the state of a job.
     ///
-    /// # Errors
-    /// There is no such job (any more).
+    /// There is no such job, or it has been forgotten.
     pub fn get(&self, id: JobId) -> Result<JobView, RequestError> {
         self.lock().look(id)
     }
 
-    /// Jobs that `filter` wants, the oldest first.
+    /// Returns the jobs that match `filter`, oldest first.
     #[must_use]
     pub fn list(&self, filter: &JobFilter) -> Vec<JobView> {
         self.lock().list(filter)
     }
 
-    /// Waits in this thread until a job has ended.
+    /// Blocks this thread until a job has ended.
     ///
     /// # Errors
     /// There is no such job, or it has not ended in time.
@@ -108,7 +106,7 @@ impl Jobs {
             if view.state.is_final() {
                 return Ok(view);
             }
-            // Without an end that the clock can express, look again every hour.
+            // If the clock cannot express the end, check again every hour.
             let left = until
                 .map_or(Duration::from_secs(3600), |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() {
@@ -119,7 +117,7 @@ impl Jobs {
         }
     }
 
-    /// Waits until a job has ended, without a thread. Needs a runtime of tokio with time.
+    /// Waits until a job has ended, without blocking a thread. Needs a tokio runtime with time.
     ///
     /// # Errors
     /// There is no such job, or it has not ended in time.
@@ -128,7 +126,7 @@ impl Jobs {
         let wait = async {
             loop {
                 let view = self.get(id)?;
-                // An error says that no job can end any more; the sender lives as long as `self`.
+                // `changed` fails only if no job can end; the sender lives as long as `self`.
                 if view.state.is_final() || ended.changed().await.is_err() {
                     return Ok(view);
                 }
@@ -140,56 +138,57 @@ impl Jobs {
         }
     }
 
-    /// Jobs that may begin now, the oldest first. Also looks after deadlines: to be called a few
-    /// times in a second.
+    /// Returns jobs that may begin now, oldest first. Also checks deadlines, so the runner calls it
+    /// a few times per second.
     #[must_use]
     pub fn runnable(&self) -> Vec<(JobId, JobSpec)> {
         let tasks = self.tasks().into_iter();
         tasks.filter(|(_, _, task)| *task == JobTask::Begin).map(|(id, spec, _)| (id, spec)).collect()
     }
 
-    /// Notes that work on a job begins. False if it may not: it was cancelled meanwhile, or is not
-    /// its turn.
+    /// Records that work on a job begins. Returns false if it may not: it was cancelled meanwhile,
+    /// or is not its turn.
     #[must_use]
     pub fn begin(&self, id: JobId) -> bool {
         self.lock().begin(id)
     }
 
-    /// Takes word of how a running job is; of any other job it is ignored.
+    /// Records the report of a running job; ignores reports of other jobs.
     pub fn report(&self, id: JobId, report: Report) {
         self.lock().report(id, report);
-        self.wake_waiters(); // a deadline may have ended what rides on it
+        self.wake_waiters(); // a deadline may have ended jobs that ride on it
     }
 
-    /// Whether work on a job is to end early: it was cancelled, or failed its deadline. Then undo,
-    /// and call [`Jobs::stopped`], or [`Jobs::too_late`] if it will be done anyway.
+    /// Returns whether the runner must end a job early: it was cancelled, or failed its deadline.
+    /// The runner then undoes it and calls [`Jobs::stopped`], or [`Jobs::too_late`] if it will be
+    /// done anyway.
     #[must_use]
     pub fn should_stop(&self, id: JobId) -> bool {
         self.lock().should_stop(id)
     }
 
-    /// Notes that a job is done as asked.
+    /// Records that a job is done as requested.
     pub fn finish(&self, id: JobId) {
         self.end(id, JobState::Completed);
     }
 
-    /// Notes that a job cannot be done: why, and what to do, for people.
+    /// Records that a job cannot be done, with the reason and the suggested action, in words.
     pub fn fail(&self, id: JobId, about: MessageId, reason: impl Into<String>) {
         self.end(id, JobState::Failed { id: about, reason: reason.into() });
     }
 
-    /// Notes that a job that was to stop has stopped.
+    /// Records that a job has stopped as requested.
     pub fn stopped(&self, id: JobId) {
         self.lock().stopped(id);
         self.wake_waiters();
     }
 
-    /// Notes that a job is past the point of no return.
+    /// Records that a job is past the point of no return.
     pub fn too_late(&self, id: JobId) {
         self.lock().too_late(id);
     }
 
-    /// Does what is to be done now with `driver`: begins, looks, aborts.
+    /// Begins, polls and aborts the jobs that are due, with `driver`.
     pub fn step(&self, driver: &mut dyn JobDriver) {
         for (id, spec, task) in self.tasks() {
             match task {
@@ -237,8 +236,8 @@ impl Jobs {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        // A panic of another holder is its own failure; the table is whole between any two calls on
-        // it.
+        // A panic of another holder is that holder's failure; the table is consistent between any
+        // two calls on it.
         self.shared.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

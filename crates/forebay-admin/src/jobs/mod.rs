@@ -1,16 +1,15 @@
-//! Jobs: flushes, detaches, changes of mode and size, and other long work. They can be watched,
-//! waited for and cancelled.
+//! Jobs: flushes, detaches, changes of mode and size, and other long work. Clients can watch, await
+//! and cancel them.
 //!
-//! [`Jobs`] keeps the jobs and decides which may run. Whoever does the work has two ways in:
-//! - a control thread implements [`JobDriver`] and calls [`Jobs::step`] some ten times in a second,
+//! [`Jobs`] keeps the jobs and decides which may run. The runner has two ways to do the work:
+//! - a control thread implements [`JobDriver`] and calls [`Jobs::step`] some ten times per second,
 //!   or
-//! - a loop of its own calls [`Jobs::runnable`], [`Jobs::begin`], [`Jobs::report`],
-//!   [`Jobs::finish`], [`Jobs::fail`] and asks [`Jobs::should_stop`]. `step` is written with
-//!   nothing else.
+//! - its own loop calls [`Jobs::runnable`], [`Jobs::begin`], [`Jobs::report`], [`Jobs::finish`],
+//!   [`Jobs::fail`] and [`Jobs::should_stop`]. `step` uses only these.
 //!
-//! Files: `job` (what a job is), `progress` (how fast and how long), `conflict` (which jobs go
-//! together), `request` (what can be asked), `table` (keeps them, without lock or thread),
-//! `manager` (the table behind a lock, with waiting), `driver` (the side of the runner).
+//! Files: `job` (types of a job), `progress` (rate and time left), `conflict` (which jobs may run
+//! concurrently), `request` (requests and refusals), `table` (all jobs, without lock or thread),
+//! `manager` (the table behind a lock, with waiting), `driver` (the runner's interface).
 
 mod conflict;
 mod driver;

@@ -1,80 +1,80 @@
-//! Progress of a job: share, rate and time left, from readings of the work that is left.
+//! Progress of a job: share, rate and time left, from readings of the remaining work.
 //!
-//! The rate is an exponentially weighted mean: bytes done and time passed are both summed with
+//! The rate is an exponentially weighted mean: bytes done and time elapsed are both summed with
 //! weights that fall by 1/e in [`MEMORY`], and divided. It needs no start value, and readings may
-//! come at any distance. Destage makes blocks clean in bursts (after a flush of the backing store),
-//! so the memory is several bursts long. While no reading comes the rate falls, for nothing was
-//! seen to be done.
+//! come at any interval. Destage makes blocks clean in bursts (after a flush of the backing store),
+//! so the memory is several bursts long. The rate falls while no readings come, because no progress
+//! was seen.
 //!
-//! Invariants: what is not known is `None`; the time left is never negative and never invented from
-//! a rate of zero.
+//! Invariants: an unknown value is `None`; the time left is never negative and never derived from a
+//! rate of zero.
 
 use super::job::Phase;
 use std::time::Duration;
 
-/// How far back the rate remembers.
+/// Time constant of the rate.
 const MEMORY: Duration = Duration::from_secs(10);
-/// A rate over less time than this says nothing.
+/// A rate over a shorter time is not reported.
 const OBSERVED_MIN: Duration = Duration::from_secs(1);
-/// More than this is as good as unknown.
+/// A longer time left is reported as unknown.
 const ETA_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// How many bytes are left, and of what.
+/// Number of bytes left, and how they are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
-    /// Bytes that were dirty when the job began and still are. What is written meanwhile does not
-    /// count, so this never grows: a greater reading (say, the engine counts by log position, and
-    /// blocks moved) is taken as no change.
+    /// Bytes that were dirty when the job began and still are. Data written meanwhile does not
+    /// count, so this never grows: a greater reading (for example, because the engine counts by log
+    /// position and blocks moved) counts as no change.
     OfStart(u64),
-    /// All bytes that are dirty now, written meanwhile or not. If the engine cannot tell them
-    /// apart, or the job needs all of it. When it grows beyond the total, the total grows; the
-    /// percentage may fall, and while writers are as fast as destage there is no time left to be
-    /// told.
+    /// All bytes that are dirty now, including data written meanwhile. Used if the engine cannot
+    /// tell them apart, or if the job needs all of them. When the reading exceeds the total, the
+    /// total grows; the percentage may fall, and while writers are as fast as destage, the time
+    /// left is unknown.
     All(u64),
-    /// Not known, or not a matter of bytes.
+    /// Not known, or not counted in bytes.
     Unknown,
 }
 
-/// What whoever does the work tells of a job from time to time.
+/// Periodic report of the runner about a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// How much is left.
+    /// Work left.
     pub left: Left,
-    /// What the job is busy with.
+    /// Current activity.
     pub phase: Phase,
-    /// What holds it up, in words; for instance "the backing store refuses writes: no space".
+    /// Its current limit, in words; for example "the backing store refuses writes: no space".
     pub limited_by: Option<String>,
-    /// Errors met so far.
+    /// Errors so far.
     pub errors: u64,
 }
 
 impl Report {
-    /// Draining, with this much left, held up by nothing in particular.
+    /// Draining, with this much left and no particular limit.
     #[must_use]
     pub fn draining(left: Left) -> Self {
         Self { left, phase: Phase::Draining, limited_by: None, errors: 0 }
     }
 }
 
-/// How far a job is at one instant.
+/// Progress of a job at one instant.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Progress {
-    /// What there was to do: the greatest amount that was left at any time.
+    /// Total work: the greatest amount left at any time.
     pub bytes_total: Option<u64>,
-    /// What is left to do.
+    /// Work left.
     pub bytes_left: Option<u64>,
-    /// Part that is done, 0 to 100, rounded down to a tenth: 100 means that nothing is left.
+    /// Part done, 0 to 100, rounded down to a tenth: 100 means that nothing is left.
     pub percent: Option<f64>,
-    /// How fast the rest gets less.
+    /// Rate at which the rest shrinks.
     pub rate_bytes_per_s: Option<u64>,
-    /// Time until nothing is left, if it goes on like this.
+    /// Time until nothing is left, at the current rate.
     pub eta: Option<Duration>,
 }
 
-/// Readings of one job, summed up.
+/// Sums of one job's readings.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Meter {
-    /// Greatest and last reading, and when they were.
+    /// Greatest and last reading, with their times.
     reading: Option<Reading>,
     /// Weighted bytes done; negative if the rest grew.
     done_bytes: f64,
@@ -87,12 +87,12 @@ struct Reading {
     total: u64,
     left: u64,
     at_ns: u64,
-    /// When the first was.
+    /// Time of the first reading.
     since_ns: u64,
 }
 
 impl Meter {
-    /// Takes a reading.
+    /// Adds a reading.
     pub(super) fn observe(&mut self, now_ns: u64, left: Left) {
         let Some(last) = self.reading else {
             let (Left::OfStart(left) | Left::All(left)) = left else {
@@ -111,14 +111,14 @@ impl Meter {
         self.reading = Some(Reading { total: last.total.max(left), left, at_ns: now_ns, ..last });
     }
 
-    /// Sums as they are at `now_ns` if nothing was done since the last reading.
+    /// Returns the sums at `now_ns`, assuming no work since the last reading.
     fn weighted(&self, now_ns: u64, last: Reading) -> (f64, f64) {
         let passed_s = now_ns.saturating_sub(last.at_ns) as f64 / 1e9;
         let weight = (-passed_s / MEMORY.as_secs_f64()).exp();
         (self.done_bytes * weight, self.time_s * weight + passed_s)
     }
 
-    /// How far it is now.
+    /// Returns the progress now.
     pub(super) fn progress(&self, now_ns: u64) -> Progress {
         let Some(last) = self.reading else {
             return Progress::default();
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!((nothing.percent, nothing.eta), (Some(100.0), Some(Duration::ZERO)));
         meter.observe(11, Left::All(u64::MAX));
         meter.observe(11 + S, Left::All(u64::MAX - 1));
-        meter.observe(12, Left::Unknown); // and a clock that goes back does not upset it
+        meter.observe(12, Left::Unknown); // and tolerates a clock that goes back
         let most = meter.progress(11);
         assert_eq!((most.bytes_total, most.percent, most.eta), (Some(u64::MAX), Some(0.0), None));
         let mut fast = Meter::default();

@@ -1,18 +1,18 @@
-//! Requests to the jobs, their bounds, and the refusals.
+//! Requests for jobs, limits, and refusals.
 
 use super::job::JobId;
 use crate::{AdminError, MessageId};
 use std::time::Duration;
 use thiserror::Error;
 
-/// Bounds of the jobs.
+/// Limits of the job table.
 #[derive(Clone, Debug)]
 pub struct JobsLimits {
     /// Most jobs that have not ended.
     pub active_max: usize,
-    /// Most jobs that ended and are remembered.
+    /// Most ended jobs that are kept.
     pub finished_max: usize,
-    /// How long a job that ended is remembered.
+    /// How long an ended job is kept.
     pub finished_age: Duration,
     /// Least time between two progress events of a job.
     pub progress_interval: Duration,
@@ -29,30 +29,30 @@ impl Default for JobsLimits {
     }
 }
 
-/// Why a job was not taken.
+/// Why a job was refused.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum StartError {
-    /// Another job is in the way.
+    /// Another job conflicts.
     #[error(
         "{asked}: job {other} ({what}) is in the way; wait for it, or cancel it: forebay jobs {other} --cancel"
     )]
     Conflict {
-        /// What was asked for.
+        /// The request.
         asked: String,
-        /// The job in the way.
+        /// The conflicting job.
         other: JobId,
-        /// What that does.
+        /// Its work.
         what: String,
     },
-    /// A job of a volume without one, or one of a pool with one.
+    /// A job of a volume without a volume, or a job of a pool with one.
     #[error("{0}: this kind of job is of {1}")]
     WrongTarget(String, &'static str),
-    /// There are as many as there may be.
+    /// The limit on jobs is reached.
     #[error("{0} jobs have not ended, which is the limit; wait for one, or cancel one")]
     TooMany(usize),
 }
 
-/// Why nothing can be told of a job, or done to it.
+/// Why a query or a change of a job failed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum RequestError {
     /// No such job.
@@ -60,22 +60,22 @@ pub enum RequestError {
         "there is no job {id}; jobs that ended are remembered for {hours} hours, and the last {most} of them"
     )]
     Unknown {
-        /// The one asked for.
+        /// The requested id.
         id: JobId,
-        /// How long jobs are remembered.
+        /// How long ended jobs are kept.
         hours: u64,
-        /// How many are remembered.
+        /// How many ended jobs are kept.
         most: usize,
     },
-    /// It ended before.
+    /// It has already ended.
     #[error("job {id} cannot be cancelled: it has {state}")]
     Ended {
         /// Which job.
         id: JobId,
-        /// How it ended.
+        /// Its final state.
         state: &'static str,
     },
-    /// It is about to be done.
+    /// It is past the point of no return.
     #[error("job {id} cannot be cancelled any more: it is past the point of no return, and about to be done")]
     TooLate {
         /// Which job.
@@ -83,16 +83,16 @@ pub enum RequestError {
     },
 }
 
-/// What a cancellation did.
+/// Effect of a cancellation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cancelled {
     /// The job has ended.
     Already,
-    /// The job will end, once what it began is undone.
+    /// The job ends once its changes are undone.
     Requested,
 }
 
-/// Which jobs to list. The default lists all.
+/// Selects jobs to list. The default selects all.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct JobFilter {
     /// Only of this pool.
@@ -106,7 +106,7 @@ pub struct JobFilter {
 }
 
 impl StartError {
-    /// What it is about, for scripts.
+    /// Returns the id of the message, for scripts.
     #[must_use]
     pub fn id(&self) -> MessageId {
         match self {

@@ -1,10 +1,11 @@
-//! All jobs: which may run, what became of them, and the events that tell of it. No lock, no
-//! thread, no clock of its own.
+//! All jobs: which may run, their states, and the events about them. It has no lock, thread or
+//! clock of its own.
 //!
 //! Invariants
 //! - A job waits only for jobs with smaller numbers, so no two wait for each other.
-//! - A job that ended does not change any more. Its end is told by exactly one event.
-//! - Bounds: [`JobsLimits::active_max`] jobs that have not ended; ended ones go by number and age.
+//! - A job that has ended does not change. Exactly one event reports its end.
+//! - Bounds: [`JobsLimits::active_max`] jobs that have not ended; number and age bound the ended
+//!   ones.
 
 use super::conflict::{Relation, relation};
 use super::job::{Deadline, JobId, JobSpec, JobState, JobView, OnMiss, Phase};
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Progress older than this is of no use to a reader.
+/// Age at which a progress event expires.
 const PROGRESS_TIME_TO_LIVE: Duration = Duration::from_secs(60);
 
 impl JobFilter {
@@ -30,7 +31,7 @@ impl JobFilter {
     }
 }
 
-/// Why a job is to end early.
+/// Why a job must end early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stop {
     Cancelled,
@@ -54,11 +55,11 @@ struct Job {
     at_risk: bool,
     /// Runs after these.
     after: Vec<JobId>,
-    /// The other's work does for this one.
+    /// Rides on this job.
     rides_on: Option<JobId>,
 }
 
-/// What is to be done for a job by whoever does the work.
+/// The runner's next action for a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum JobTask {
     Begin,
@@ -84,12 +85,12 @@ impl Table {
         JobId(self.next)
     }
 
-    /// How many jobs ended so far.
+    /// Returns the number of jobs that have ended so far.
     pub(super) fn ended_count(&self) -> u64 {
         self.ended_count
     }
 
-    /// Takes a job.
+    /// Accepts a job.
     pub(super) fn start(&mut self, spec: JobSpec) -> Result<JobId, StartError> {
         if spec.kind.is_of_pool() == spec.volume.is_some() {
             let of = if spec.kind.is_of_pool() { "a pool, name no volume" } else { "a volume, name one" };
@@ -128,10 +129,10 @@ impl Table {
         Ok(id)
     }
 
-    /// For whom a job has to wait, and on whom it can ride, among older jobs.
+    /// Returns the older jobs that a job must wait for, and the one that it can ride on.
     fn place(&self, id: JobId, spec: &JobSpec) -> Result<(Vec<JobId>, Option<JobId>), StartError> {
         let (mut after, mut rides_on) = (Vec::new(), None);
-        // What rides on another has its place through that one, which is looked at as well.
+        // A riding job counts through the job that it rides on, which this loop visits as well.
         let others = self.jobs.range(..id).filter(|(_, job)| !job.state.is_final() && job.rides_on.is_none());
         for (other, job) in others {
             match relation(spec, &job.spec, job.state == JobState::Running) {
@@ -147,8 +148,8 @@ impl Table {
         Ok((after, rides_on))
     }
 
-    /// What is to be done now, oldest job first. Also ends what missed its deadline and forgets
-    /// what is old.
+    /// Returns the tasks that are due, oldest job first. Also ends jobs that missed their deadlines
+    /// and forgets old ones.
     pub(super) fn tasks(&mut self) -> Vec<(JobId, JobSpec, JobTask)> {
         self.forget();
         let active: Vec<JobId> =
@@ -173,8 +174,8 @@ impl Table {
         !job.after.iter().any(|other| self.jobs.get(other).is_some_and(|other| !other.state.is_final()))
     }
 
-    /// Notes that the work began. Whether it may: not if the job was cancelled, or waits, or has
-    /// begun.
+    /// Records that the work began. Returns false if it may not: the job was cancelled, waits, or
+    /// has already begun.
     pub(super) fn begin(&mut self, id: JobId) -> bool {
         let ready = |job: &Job| job.state == JobState::Queued && job.rides_on.is_none() && self.is_ready(job);
         if !self.jobs.get(&id).is_some_and(ready) {
@@ -192,7 +193,7 @@ impl Table {
         self.publish(id, EventKind::JobStarted, "began", |event| event);
     }
 
-    /// Takes word of how a running job is.
+    /// Records the report of a running job.
     pub(super) fn report(&mut self, id: JobId, report: Report) {
         let now_ns = self.clock.monotonic_ns();
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.state == JobState::Running) else { return };
@@ -220,7 +221,7 @@ impl Table {
         });
     }
 
-    /// Ends a job, and what rides on it; nothing if it has ended before.
+    /// Ends a job and those that ride on it; does nothing if it has already ended.
     pub(super) fn end(&mut self, id: JobId, state: JobState) {
         let now = (self.clock.monotonic_ns(), self.clock.unix_ns());
         let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.state.is_final()) else { return };
@@ -234,7 +235,7 @@ impl Table {
         if state == JobState::Completed {
             (job.limited_by, job.at_risk) = (None, false);
         }
-        // The end replaces progress that still waits for a reader.
+        // The end replaces undelivered progress events.
         self.publish(id, kind, &words, |event| event.collapse_key(&format!("job/{id}")));
         for rider in self.riders(id) {
             if state == JobState::Completed {
@@ -246,7 +247,7 @@ impl Table {
         }
     }
 
-    /// Ends a job that was to be stopped.
+    /// Ends a job that was asked to stop.
     pub(super) fn stopped(&mut self, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
         let state = match (job.stop, job.spec.deadline) {
@@ -256,21 +257,21 @@ impl Table {
         self.end(id, state);
     }
 
-    /// Notes that a job cannot be stopped any more.
+    /// Records that a job can no longer be stopped.
     pub(super) fn too_late(&mut self, id: JobId) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.too_late = true;
         }
     }
 
-    /// Notes that a job is on its way to stop.
+    /// Records that a job is being undone.
     pub(super) fn undoing(&mut self, id: JobId) {
         if let Some(job) = self.jobs.get_mut(&id).filter(|job| job.state == JobState::Running) {
             job.phase = Phase::Undoing;
         }
     }
 
-    /// A rider whose other job did not complete takes a place of its own.
+    /// Places a riding job again, after the job that it rode on did not complete.
     fn put_back(&mut self, id: JobId) {
         let Some(spec) = self.jobs.get(&id).map(|job| job.spec.clone()) else { return };
         let (after, rides_on) = match self.place(id, &spec) {
@@ -288,7 +289,7 @@ impl Table {
         }
     }
 
-    /// What was done for `from` was done for `rider`.
+    /// Copies the results of `from` to `rider`.
     fn take_over(&mut self, rider: JobId, from: JobId) {
         let Some((meter, errors)) = self.jobs.get(&from).map(|job| (job.meter.clone(), job.errors)) else {
             return;
@@ -303,7 +304,7 @@ impl Table {
         self.jobs.iter().filter(|(_, job)| rides(job)).map(|(id, _)| *id).collect()
     }
 
-    /// Asks for the end of a job.
+    /// Requests the end of a job.
     pub(super) fn cancel(&mut self, id: JobId) -> Result<Cancelled, RequestError> {
         let unknown = self.unknown(id);
         let job = self.jobs.get_mut(&id).ok_or(unknown)?;
@@ -317,7 +318,7 @@ impl Table {
                 job.stop.get_or_insert(Stop::Cancelled);
                 return Ok(Cancelled::Requested);
             }
-            // Nothing was begun for it.
+            // Its work has not begun.
             JobState::Queued | JobState::Running => {}
         }
         self.end(id, JobState::Cancelled);
@@ -333,7 +334,7 @@ impl Table {
         RequestError::Unknown { id, hours, most: self.limits.finished_max }
     }
 
-    /// Warns of, or ends, a job that will miss, or missed, its deadline.
+    /// Warns of a job that will miss its deadline, and ends one that has, if `on_miss` says so.
     fn check_deadline(&mut self, id: JobId) {
         let now_ns = self.clock.monotonic_ns();
         let Some(view) = self.view(id) else { return };
@@ -361,7 +362,7 @@ impl Table {
     pub(super) fn view(&self, id: JobId) -> Option<JobView> {
         let job = self.jobs.get(&id)?;
         let now_ns = job.finished.map_or_else(|| self.clock.monotonic_ns(), |(at_ns, _)| at_ns);
-        // While it rides on another, how far it is, and what holds it up, is how the other is.
+        // A riding job has the progress and the limits of the job that it rides on.
         let active = |other: &&Job| !other.state.is_final();
         let worker = job.rides_on.and_then(|other| self.jobs.get(&other)).filter(active);
         let worker = if job.state.is_final() { job } else { worker.unwrap_or(job) };
@@ -391,7 +392,7 @@ impl Table {
         Some(format!("waits for job {id} ({})", self.jobs.get(id)?.spec))
     }
 
-    /// What [`Table::view`] gives, or why there is nothing.
+    /// Returns [`Table::view`], or the error for an unknown job.
     pub(super) fn look(&self, id: JobId) -> Result<JobView, RequestError> {
         self.view(id).ok_or_else(|| self.unknown(id))
     }
@@ -402,7 +403,7 @@ impl Table {
         wanted.filter_map(|(id, _)| self.view(*id)).collect()
     }
 
-    /// Forgets jobs that ended long ago, or are too many.
+    /// Forgets jobs that ended too long ago or exceed the limit.
     fn forget(&mut self) {
         let (now_ns, age_ns) = (self.clock.monotonic_ns(), saturating_ns(self.limits.finished_age));
         self.jobs
@@ -427,9 +428,9 @@ impl Table {
     }
 }
 
-/// Whether a job misses its deadline if it goes on like this. One that is at risk is so until there
-/// is a tenth to spare, so that a rate that swings does not make a flood of warnings. Without a
-/// rate, half of the time is the limit.
+/// Returns whether a job will miss its deadline at its current rate. A job at risk stays at risk
+/// until there is a tenth to spare, so that an unsteady rate does not cause a flood of warnings.
+/// Without a rate, the job is at risk after half of its time.
 fn at_risk(view: &JobView, deadline: Deadline) -> bool {
     let left = deadline.within.saturating_sub(view.elapsed);
     let limit = if view.deadline_at_risk { left - left / 10 } else { left };

@@ -1,4 +1,4 @@
-//! Jobs as their users see them, with a driver and a clock that the tests hold.
+//! Jobs as their users see them, with a driver and a clock that the tests control.
 
 use super::*;
 use crate::clock::ManualClock;
@@ -19,7 +19,7 @@ struct Stage {
     driver: Fake,
 }
 
-/// A driver that drains a number of bytes with each look.
+/// A driver that drains a fixed number of bytes per poll.
 #[derive(Default)]
 struct Fake {
     left: BTreeMap<JobId, u64>,

@@ -1,5 +1,5 @@
-//! Checks across sections: names that refer to something, things that can be used only once, and
-//! settings that contradict each other.
+//! Checks across sections: references, things that can be used only once, and settings that
+//! conflict.
 
 use super::reader::{Reader, Taken, lexical};
 use crate::CacheSpec;
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// Longest path of a unix socket: the kernel's address has 108 bytes, one of them the final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Looks at everything.
+/// Runs all checks.
 pub(super) fn all(reader: &mut Reader, config: &Config) {
     daemon(reader, config);
     let devices = devices(reader, config);
@@ -40,14 +40,15 @@ pub(super) fn all(reader: &mut Reader, config: &Config) {
     shares(reader, config);
 }
 
-/// Volumes in the order of the file, so that of two equal things the later one is blamed.
+/// Returns the volumes in the order of the file, so that the later one of two equal things is
+/// reported.
 fn in_file_order<'a>(reader: &Reader, config: &'a Config) -> Vec<(&'a String, &'a VolumeConfig)> {
     let mut volumes: Vec<_> = config.volumes.iter().collect();
     volumes.sort_by_key(|(name, _)| at(reader, &format!("volume.{name}")).start);
     volumes
 }
 
-/// Where something stands; the start of the file if it comes from a default.
+/// Returns the place of a setting; the start of the file for a default.
 fn at(reader: &Reader, what: &str) -> Span {
     reader.place(what).unwrap_or(0..0)
 }
@@ -99,7 +100,8 @@ fn daemon(reader: &mut Reader, config: &Config) {
     }
 }
 
-/// Each cache device once. Gives who has which, by path and by node.
+/// Checks that each cache device is used once. Returns the users of the devices, by path and by
+/// node.
 fn devices(reader: &mut Reader, config: &Config) -> (Taken<PathBuf>, Taken<PathBuf>) {
     let mut all: Vec<(Span, &String, &CacheSpec)> = Vec::new();
     for (pool, section) in &config.pools {
@@ -124,8 +126,8 @@ fn devices(reader: &mut Reader, config: &Config) -> (Taken<PathBuf>, Taken<PathB
     (taken, nodes)
 }
 
-/// Two names are those of one device. No error: which device has which name may be another thing at
-/// the next start, and everything else is to be served then.
+/// Warns that two names are those of one device. This is no error: the names may lead to other
+/// devices at the next start, and the daemon must serve everything else then.
 fn one_device(reader: &mut Reader, span: Span, path: &Path, what: &str, first: Span) {
     let message = format!("{} is another name of {what}", path.display());
     let same = Diagnostic::warning(MessageId::ConfigSameDevice, span, message)
@@ -137,7 +139,8 @@ fn one_device(reader: &mut Reader, span: Span, path: &Path, what: &str, first: S
     );
 }
 
-/// A mirrored cache lies on two devices.
+/// Checks the settings of each pool for conflicts with each other and with the number of its
+/// devices.
 fn mirrors(reader: &mut Reader, config: &Config) {
     for (pool, section) in &config.pools {
         for conflict in conflicts::of_pool(&section.tunables(), section.devices.len()) {
@@ -149,11 +152,11 @@ fn mirrors(reader: &mut Reader, config: &Config) {
     }
 }
 
-/// A cache must have room for enough segments: its first device, and both of a mirrored one. A
-/// further device of another cache needs room for one segment behind its header.
+/// Checks that a cache has room for enough segments: on its first device, and on both of a mirrored
+/// one. Each further device of an unmirrored cache needs room for one segment behind its header.
 ///
-/// Sizes that the daemon has written itself must pass: nothing is refused here that a cache can
-/// have after it has grown or shrunk.
+/// Sizes that the daemon has written itself must pass: a cache can have them after it has grown or
+/// shrunk.
 fn geometry(reader: &mut Reader, config: &Config) {
     for (pool, section) in &config.pools {
         let tunables = section.tunables();
@@ -178,8 +181,8 @@ fn geometry(reader: &mut Reader, config: &Config) {
     }
 }
 
-/// Why a device of this size cannot be a further one of a cache. The size of its segments is known
-/// only if it is configured.
+/// Returns why a device of this size cannot join a cache. The segment size is known only if it is
+/// configured.
 fn too_small_to_join(size_bytes: u64, segment_blocks: Option<u32>) -> Option<String> {
     let blocks = DATA_START_BLOCK + u64::from(segment_blocks.unwrap_or(SEGMENT_BLOCKS_MIN));
     let least = blocks * BLOCK_BYTES as u64;
@@ -190,7 +193,7 @@ fn too_small_to_join(size_bytes: u64, segment_blocks: Option<u32>) -> Option<Str
     })
 }
 
-/// Each backing store once, and none of them a cache device.
+/// Checks that each backing store is used once, and that none is a cache device.
 fn backings(reader: &mut Reader, config: &Config, (devices, nodes): &(Taken<PathBuf>, Taken<PathBuf>)) {
     let (mut taken, mut taken_nodes) = (Taken::default(), Taken::default());
     for (name, volume) in in_file_order(reader, config) {
@@ -217,7 +220,7 @@ fn backings(reader: &mut Reader, config: &Config, (devices, nodes): &(Taken<Path
     }
 }
 
-/// An address without two spellings.
+/// Returns an address in one canonical spelling.
 fn address(endpoint: &Endpoint) -> String {
     match endpoint {
         Endpoint::Unix(path) => lexical(path).display().to_string(),
@@ -226,7 +229,8 @@ fn address(endpoint: &Endpoint) -> String {
     }
 }
 
-/// Each export once; each address for one purpose and one pool, whose thread owns the socket.
+/// Checks that each export is used once, and each address for one purpose and one pool, whose
+/// thread owns the socket.
 fn exports(reader: &mut Reader, config: &Config) {
     let (mut names, mut addresses) = (Taken::default(), Taken::default());
     let daemon = &config.daemon;
@@ -259,7 +263,7 @@ fn exports(reader: &mut Reader, config: &Config) {
                     device_name(reader, &mut names, (volume, name.as_deref().unwrap_or(volume)), span);
                     continue;
                 }
-                // A frontend does not say which volume it wants: the socket has one.
+                // A frontend does not name the volume: each socket has one.
                 ExportUri::VhostUser { path, .. } => {
                     let who = format!("the vhost-user export of volume `{volume}`");
                     (Endpoint::Unix(path.clone()), String::new(), who)
@@ -290,7 +294,7 @@ fn exports(reader: &mut Reader, config: &Config) {
     }
 }
 
-/// A block device has a name that no other one has.
+/// Checks that a block device has a unique name.
 fn device_name(
     reader: &mut Reader,
     names: &mut Taken<(String, String)>,
@@ -311,7 +315,7 @@ fn device_name(
     }
 }
 
-/// What FUSE files hide, and what would wait for itself.
+/// Checks for paths that FUSE files hide, and for deadlocks through served files.
 fn mounts(reader: &mut Reader, config: &Config) {
     for problem in mounts::problems(config, in_file_order(reader, config).into_iter()) {
         let found = Diagnostic::error(MessageId::ConfigConflict, at(reader, &problem.key), problem.message)
@@ -324,8 +328,7 @@ fn mounts(reader: &mut Reader, config: &Config) {
     }
 }
 
-/// What exports say about who may use them: sections that are there, and conditions that can be
-/// met.
+/// Checks the access settings of exports: their sections exist, and their conditions can be met.
 fn guards(reader: &mut Reader, config: &Config) {
     let mut modes: BTreeMap<String, (Option<String>, FilePermissions, Span)> = BTreeMap::new();
     for (volume, section) in in_file_order(reader, config) {
@@ -362,8 +365,8 @@ fn guards(reader: &mut Reader, config: &Config) {
     }
 }
 
-/// A list must have conditions of the kind that clients of this export can meet: one that nobody
-/// meets is no use, and one that is not looked at is dangerous.
+/// Checks that a list has conditions that clients of this export can meet: a condition that no
+/// client meets is useless, and one that is not checked is dangerous.
 fn access_fits(
     reader: &mut Reader,
     config: &Config,
@@ -417,7 +420,7 @@ fn below_control_fs(reader: &mut Reader, config: &Config, endpoint: &Endpoint, s
     }
 }
 
-/// The pool that a volume names must be there.
+/// Checks that the pool of a volume exists.
 fn pool_of(reader: &mut Reader, config: &Config, name: &str, volume: &VolumeConfig) {
     if config.pools.contains_key(&volume.pool) {
         return;
@@ -434,7 +437,7 @@ fn pool_of(reader: &mut Reader, config: &Config, name: &str, volume: &VolumeConf
     });
 }
 
-/// The volume table of a cache has a fixed number of places.
+/// Checks the number of volumes: the volume table of a cache has a fixed number of entries.
 fn volumes_max(reader: &mut Reader, config: &Config) {
     for pool in config.pools.keys() {
         let volumes: Vec<&String> = in_file_order(reader, config)
@@ -452,8 +455,8 @@ fn volumes_max(reader: &mut Reader, config: &Config) {
     }
 }
 
-/// Settings of a volume that contradict each other or those of its pool, or that look like a
-/// mistake.
+/// Checks for settings of a volume that conflict with each other or with its pool, or that look
+/// like a mistake.
 fn settings(reader: &mut Reader, config: &Config, name: &str, volume: &VolumeConfig) {
     let tunables = volume.tunables();
     let mut found = conflicts::of_volume(&tunables);
@@ -471,15 +474,15 @@ fn settings(reader: &mut Reader, config: &Config, name: &str, volume: &VolumeCon
     }
 }
 
-/// The place of the first setting of a conflict that the file has; else, both defaults are
-/// overruled by the pool, the section of the volume or what names its pool.
+/// Returns the place of the first setting of a conflict that the file has; else that of the pool's
+/// `dirty_limit_pct`; else the section of the volume.
 fn blame(reader: &Reader, conflict: &Conflict, name: &str, volume: &VolumeConfig) -> Span {
     let own = conflict.keys.iter().find_map(|key| reader.place(&format!("volume.{name}.{key}")));
     let of_pool = || reader.place(&format!("pool.{}.dirty_limit_pct", volume.pool));
     own.or_else(of_pool).unwrap_or_else(|| at(reader, &format!("volume.{name}")))
 }
 
-/// What volumes of a pool have reserved cannot be more than the pool.
+/// Checks that the reserved shares of a pool's volumes fit the pool.
 fn shares(reader: &mut Reader, config: &Config) {
     for pool in config.pools.keys() {
         let reserved: Vec<(&String, u32)> = in_file_order(reader, config)

@@ -14,7 +14,7 @@ use forebay_export::uri::{Endpoint, ExportUri, Guards};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Reads the section; what is wrong keeps its default.
+/// Reads the section; invalid settings keep their defaults.
 pub(super) fn read(reader: &mut Reader, table: &Table<'_>, _span: Span) -> DaemonConfig {
     let mut daemon = DaemonConfig::default();
     for (key, value) in table {
@@ -56,7 +56,7 @@ pub(super) fn read(reader: &mut Reader, table: &Table<'_>, _span: Span) -> Daemo
     daemon
 }
 
-/// Numbers of users and groups.
+/// Reads numbers of users and groups.
 fn users(reader: &mut Reader, key: &str, value: &Value<'_>) -> UserList {
     let section = format!("daemon.{key}");
     let mut users = UserList::default();
@@ -75,7 +75,7 @@ fn unknown(reader: &mut Reader, section: &str, name: &str, span: Span, keys: &'s
     reader.unknown(section, name, span, near_key(name, keys), &keys::names(keys).join(", "));
 }
 
-/// `"0660"` or `0o660`.
+/// Reads a file mode, `"0660"` or `0o660`.
 fn file_mode(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<u32> {
     let mode = match raw(value.get_ref()) {
         Raw::Text(text) => u32::from_str_radix(text.strip_prefix("0o").unwrap_or(text), 8).ok(),
@@ -92,7 +92,7 @@ fn file_mode(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<u32> {
     mode
 }
 
-/// A group by its name or number.
+/// Reads a group by its name or number.
 fn group(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<String> {
     match raw(value.get_ref()) {
         Raw::Text(name) if !name.is_empty() && !name.contains('\0') => return Some(name.to_owned()),
@@ -106,7 +106,7 @@ fn group(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<String> {
     None
 }
 
-/// A list of folders. What is wrong in it is left out, and nothing is allowed by it.
+/// Reads a list of folders. Invalid entries are left out, and so permit nothing.
 fn paths(reader: &mut Reader, key: &str, value: &Value<'_>) -> Vec<PathBuf> {
     entries(reader, key, value, "a list of absolute paths, like [\"/dev\"]")
         .iter()
@@ -114,7 +114,7 @@ fn paths(reader: &mut Reader, key: &str, value: &Value<'_>) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A program, by its absolute path, and its arguments.
+/// Reads a program, by its absolute path, and its arguments.
 fn command(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<Vec<String>> {
     const LIKE: &str = "a program and its arguments, like [\"/usr/local/sbin/tell-alarm\", \"--mail\"]";
     let words = entries(reader, key, value, LIKE);
@@ -131,7 +131,7 @@ fn command(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<Vec<Stri
     None
 }
 
-/// One of several words.
+/// Reads one of several words.
 fn choice(
     reader: &mut Reader,
     key: &str,
@@ -151,7 +151,7 @@ fn choice(
     }
 }
 
-/// Where metrics are served without a token.
+/// Reads the address where metrics are served without a token.
 fn metrics_listen(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<SocketAddr> {
     let text = reader.text(key, value, "an address and a port in quotes, like \"127.0.0.1:8661\"")?;
     metrics_address(text).unwrap_or_else(|error| {
@@ -183,7 +183,7 @@ fn admin_tcp(reader: &mut Reader, value: &Value<'_>) -> Option<AdminTcp> {
     Some(AdminTcp { host, port, token_file: token_file?, read_token_file, tls })
 }
 
-/// Certificate and key are given together or not at all.
+/// Reads certificate and key, which must be given together.
 fn tls(
     reader: &mut Reader,
     table: &Table<'_>,
@@ -202,7 +202,7 @@ fn tls(
     Some(TlsFiles { cert_file: cert_file?, key_file: key_file? })
 }
 
-/// `host:port`, read as the URIs of exports are.
+/// Reads `host:port`, like in the URIs of exports.
 fn address(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<(String, u16)> {
     let text = reader.text(key, value, "an address and a port in quotes, like \"127.0.0.1:8660\"")?;
     let has_port = text.rsplit_once(':').is_some_and(|(_, port)| !port.is_empty() && !port.ends_with(']'));

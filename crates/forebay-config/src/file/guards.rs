@@ -12,10 +12,10 @@ use forebay_admin::MessageId;
 use std::str::FromStr;
 use toml::de::DeValue;
 
-/// Most entries of a list: it is searched for each client that connects.
+/// Most entries of a list: it is searched for each connecting client.
 const ENTRIES_MAX: usize = 4096;
 
-/// Reads `[tls.NAME]`; nothing if a file is missing, which was complained about.
+/// Reads `[tls.NAME]`; returns nothing if a file is missing, which is reported.
 pub(super) fn tls(reader: &mut Reader, name: &str, table: &Table<'_>, span: Span) -> Option<TlsConfig> {
     let section = format!("tls.{name}");
     reader.require(&section, table, keys::TLS, &span);
@@ -86,7 +86,7 @@ fn unknown(reader: &mut Reader, section: &str, name: &str, span: Span, keys: &'s
     reader.unknown(section, name, span, near_key(name, keys), &keys::names(keys).join(", "));
 }
 
-/// The entries of a list of bounded length.
+/// Returns the entries of a list of bounded length.
 pub(super) fn entries<'a, 'i>(
     reader: &mut Reader,
     key: &str,
@@ -105,7 +105,7 @@ pub(super) fn entries<'a, 'i>(
     list
 }
 
-/// Numbers of users or groups. The largest one means "none" to the kernel.
+/// Reads numbers of users or groups. The largest number means "none" to the kernel.
 pub(super) fn ids(reader: &mut Reader, key: &str, value: &Value<'_>) -> Vec<u32> {
     let mut ids = Vec::new();
     for value in entries(reader, key, value, "a list of numbers, like [1000]") {
@@ -124,7 +124,7 @@ pub(super) fn ids(reader: &mut Reader, key: &str, value: &Value<'_>) -> Vec<u32>
     ids
 }
 
-/// Texts that are read as something.
+/// Reads a list of parsed texts.
 fn texts<T: FromStr<Err = String>>(reader: &mut Reader, key: &str, value: &Value<'_>) -> Vec<T> {
     let mut read = Vec::new();
     for value in entries(reader, key, value, "a list of texts in quotes") {

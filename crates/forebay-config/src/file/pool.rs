@@ -46,7 +46,7 @@ fn devices(reader: &mut Reader, section: &str, value: &Value<'_>) -> Vec<CacheSp
     devices
 }
 
-/// A path, or a table with a path and a size; with the place of the path.
+/// Reads a path, or a table with a path and a size; returns also the place of the path.
 fn device(reader: &mut Reader, value: &Value<'_>) -> Option<(CacheSpec, Span)> {
     match value.get_ref() {
         DeValue::String(_) => {

@@ -1,4 +1,4 @@
-//! Reading of the keys of a section: places, types, paths, tunables and complaints.
+//! Reads the keys of a section: places, types, paths, tunables and errors.
 
 use crate::diagnostic::{Diagnostic, Span};
 use crate::keys::{self, Key};
@@ -17,7 +17,7 @@ pub(super) type Table<'a> = DeTable<'a>;
 /// A value of the file with its place.
 pub(super) type Value<'a> = Spanned<DeValue<'a>>;
 
-/// Collects complaints, and where everything stands.
+/// Collects errors and the places of settings.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     pub(super) diagnostics: Vec<Diagnostic>,
@@ -29,18 +29,18 @@ impl Reader {
         self.diagnostics.push(diagnostic);
     }
 
-    /// Notes where something stands.
+    /// Records the place of a setting.
     pub(super) fn note(&mut self, what: String, span: Span) {
         self.places.insert(what, span);
     }
 
-    /// Where something stands, if it does.
+    /// Returns the place of a setting, if the file has it.
     pub(super) fn place(&self, what: &str) -> Option<Span> {
         self.places.get(what).cloned()
     }
 
-    /// Drops complaints about places that the parser has already complained about, and about things
-    /// missing or swallowed.
+    /// Drops errors at places with syntax errors, and errors about keys that are missing or
+    /// swallowed.
     pub(super) fn keep_only_what_does_not_touch(&mut self, syntax: &[Diagnostic], swallowed_from: usize) {
         let touches = |a: &Span, b: &Span| a.start <= b.end && b.start <= a.end;
         self.diagnostics.retain(|diagnostic| {
@@ -50,7 +50,7 @@ impl Reader {
         });
     }
 
-    /// A complaint that a value is of the wrong type.
+    /// Reports a value of the wrong type.
     pub(super) fn wrong_type(&mut self, key: &str, value: &Value<'_>, takes: &str) {
         let found = describe(value.get_ref());
         self.push(Diagnostic::error(
@@ -76,7 +76,7 @@ impl Reader {
         Some(text)
     }
 
-    /// An absolute path.
+    /// Reads an absolute path.
     pub(super) fn path(&mut self, key: &str, value: &Value<'_>) -> Option<PathBuf> {
         let text = self.text(key, value, "a path in quotes")?;
         let problem = match text {
@@ -91,7 +91,7 @@ impl Reader {
         None
     }
 
-    /// A size of at least one byte.
+    /// Reads a size of at least one byte.
     pub(super) fn size(&mut self, key: &str, value: &Value<'_>) -> Option<u64> {
         let size = match raw(value.get_ref()) {
             Raw::Integer(bytes) => Ok(ByteSize(bytes)),
@@ -108,7 +108,7 @@ impl Reader {
         .ok()
     }
 
-    /// Complains about a key that a section does not have; `hint` says what was probably meant.
+    /// Reports a key that a section does not have; `hint` is the suggestion.
     pub(super) fn unknown(
         &mut self,
         section: &str,
@@ -125,7 +125,7 @@ impl Reader {
         });
     }
 
-    /// Complains about required keys that are not there.
+    /// Reports missing required keys.
     pub(super) fn require(&mut self, section: &str, table: &Table<'_>, keys: &'static [Key], span: &Span) {
         for key in keys.iter().filter(|key| key.required && !table.contains_key(key.name)) {
             self.push(
@@ -139,7 +139,7 @@ impl Reader {
         }
     }
 
-    /// Reads a key of a section that has tunables: one of them, or unknown.
+    /// Reads a key of a section with tunables; reports an unknown one.
     pub(super) fn tunable(
         &mut self,
         section: &str,
@@ -174,17 +174,17 @@ impl Reader {
     }
 }
 
-/// How the message about a missing key begins.
+/// Start of the message about a missing key.
 const MISSING: &str = "missing ";
 
-/// The settings that somebody probably looks for, if no single one is near.
+/// Lists the settings of a section, if no single one is a near match.
 fn known(scope: Scope, others: &'static [Key]) -> String {
     let live = scope.tunables().iter().filter(|tunable| tunable.applies == Applies::Live);
     let names = others.iter().map(|key| key.name).chain(live.map(|tunable| tunable.name));
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Reads a tunable under the name that was used.
+/// Reads a tunable under the given name.
 fn read_as(tunable: &tunables::Tunable, name: &str, raw: Raw<'_>) -> Result<Tuned, ValueError> {
     let translated = tunable.aliases.iter().any(|alias| alias.name == name);
     match raw {
@@ -194,7 +194,7 @@ fn read_as(tunable: &tunables::Tunable, name: &str, raw: Raw<'_>) -> Result<Tune
     }
 }
 
-/// A value as the kinds of tunables take it.
+/// Converts a value to the form that kinds of tunables read.
 pub(super) fn raw<'a>(value: &'a DeValue<'_>) -> Raw<'a> {
     match value {
         DeValue::String(text) => Raw::Text(text),
@@ -207,7 +207,7 @@ pub(super) fn raw<'a>(value: &'a DeValue<'_>) -> Raw<'a> {
     }
 }
 
-/// The type of a value, for people.
+/// Returns the type of a value, in words.
 pub(super) fn describe(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a text",
@@ -220,13 +220,13 @@ pub(super) fn describe(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// The key of a table that was probably meant.
+/// Returns the key of a table closest to a mistyped one.
 pub(super) fn near_key(name: &str, keys: &'static [Key]) -> Option<String> {
     nearest(name, keys::names(keys)).map(|near| format!("did you mean `{near}`?"))
 }
 
-/// A path without `.` and doubled slashes, and with `..` resolved by its text: two spellings of one
-/// path become the same. Links are not followed, for nothing is opened here.
+/// Removes `.` and doubled slashes from a path, and resolves `..` by its text: two spellings of one
+/// path become equal. Links are not followed, because nothing is opened here.
 pub(super) fn lexical(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for part in path.components() {
@@ -241,12 +241,12 @@ pub(super) fn lexical(path: &Path) -> PathBuf {
     clean
 }
 
-/// Users of things that can be used once, with the place of the first.
+/// Users of things that can be used only once, with the place of the first.
 #[derive(Debug, Default)]
 pub(super) struct Taken<K>(BTreeMap<K, (String, Span)>);
 
 impl<K: Ord> Taken<K> {
-    /// Takes something. If it is taken already, gives who has it and where.
+    /// Takes a thing. If it is taken already, returns its user and the place.
     pub(super) fn take(&mut self, what: K, who: &str, span: Span) -> Option<(String, Span)> {
         match self.0.get(&what) {
             Some(holder) => Some(holder.clone()),

@@ -13,8 +13,8 @@ use forebay_admin::MessageId;
 use forebay_export::uri::{BackingUri, ExportUri, UriError};
 use toml::de::DeValue;
 
-/// Reads the section; nothing if the pool or the backing store is not known, which was complained
-/// about.
+/// Reads the section; returns nothing if the pool or the backing store is unknown, which is
+/// reported.
 pub(super) fn read(reader: &mut Reader, name: &str, table: &Table<'_>, span: Span) -> Option<VolumeConfig> {
     let section = format!("volume.{name}");
     reader.require(&section, table, keys::VOLUME, &span);
@@ -38,8 +38,7 @@ pub(super) fn read(reader: &mut Reader, name: &str, table: &Table<'_>, span: Spa
     Some(VolumeConfig { pool: pool?, backing: backing?, exports, size_bytes, settings, rules })
 }
 
-/// A complaint about a URI, with the mark where in the text the problem is if the text has no
-/// escapes.
+/// Reports an error in a URI, and marks its place in the text if the text has no escapes.
 fn uri_error(key: &str, value: &Value<'_>, error: &UriError) -> Diagnostic {
     let span = value.span();
     let plain = span.len() == error.text.len() + 2;
@@ -124,7 +123,7 @@ fn rule_tables(reader: &mut Reader, section: &str, value: &Value<'_>) -> Vec<Rul
     rules
 }
 
-/// Keys and values; what they mean is checked by the rules.
+/// Reads keys and values; the rules check their meaning.
 fn rule(reader: &mut Reader, section: &str, table: &Table<'_>, span: Span) -> RuleTable {
     reader.require(&format!("a rule of {section}"), table, keys::RULE, &span);
     let mut entries = Vec::new();
@@ -151,7 +150,7 @@ fn rule(reader: &mut Reader, section: &str, table: &Table<'_>, span: Span) -> Ru
             value_span: value.span(),
         });
     }
-    // The parser sorts by name; people expect the order of the file.
+    // The parser sorts by name; users expect the order of the file.
     entries.sort_by_key(|entry| entry.key_span.start);
     RuleTable { entries, span }
 }

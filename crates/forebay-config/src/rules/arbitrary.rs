@@ -23,7 +23,7 @@ fn range(below: u64) -> impl Strategy<Value = ByteRange> {
     pair.prop_map(|(a, b)| ByteRange::new(a.min(b), a.max(b)).unwrap())
 }
 
-/// Any rule that can be written.
+/// Generates any rule that can be written.
 pub(super) fn rule() -> impl Strategy<Value = Rule> {
     let exe = "(/[a-zé\"= *]{0,6}){0,3}/?[a-z \"=*]{1,6}".prop_filter_map("not an executable", |text| {
         let absolute = !text.contains('/') || text.starts_with(['/', '*']);
@@ -51,7 +51,8 @@ pub(super) fn rule() -> impl Strategy<Value = Rule> {
 /// Size of the volume that [`small_rule`] is made for.
 pub(super) const SMALL_VOLUME_BYTES: u64 = 8;
 
-/// Rules in so small a world that they meet often; processes are those of `world` in the tests.
+/// Generates rules in a space so small that they often match; processes are those of `WORLD` in the
+/// tests.
 pub(super) fn small_rule() -> impl Strategy<Value = Rule> {
     let one_of = |words: &[&'static str]| {
         let words = words.to_vec();

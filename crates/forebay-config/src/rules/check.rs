@@ -1,5 +1,5 @@
-//! Rules that can match nothing are refused, and rules on processes are tied to the process that is
-//! meant now.
+//! Refuses rules that can match nothing, and binds rules on processes to the current process with
+//! that number.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -11,18 +11,18 @@ use super::identity::KernelTask;
 use super::proc::ProcFs;
 use super::rule::{Conditions, Rule};
 
-/// The processes that a rule names, as of when it was added: a later process with the same number
-/// is another one.
+/// The processes that a rule names, at the time of its addition: a later process with the same
+/// number is another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Bound {
     pub(super) pid: Option<KernelTask>,
     pub(super) tgid: Option<KernelTask>,
-    /// The group that `pid` belongs to.
+    /// The group of `pid`.
     pub(super) pid_tgid: Option<KernelTask>,
 }
 
 impl Bound {
-    /// Whether a process that the rule needs has ended. What cannot be read is not taken for an
+    /// Returns whether a process that the rule needs has ended. A failed read does not count as an
     /// end.
     pub(super) fn has_ended(&self, proc: &ProcFs) -> bool {
         let ended = |task: KernelTask| match proc.stat(task.id) {
@@ -34,7 +34,7 @@ impl Bound {
     }
 }
 
-/// Whether a request to a volume of that size can match.
+/// Checks that a request to a volume of that size can match.
 pub(super) fn ranges(conditions: &Conditions, volume_bytes: u64) -> Result<(), RuleError> {
     let nothing = |key, problem| Err(RuleError::MatchesNothing { key, problem });
     let begin = conditions.lba.map_or(0, |lba| lba.first());

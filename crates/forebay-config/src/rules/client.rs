@@ -1,5 +1,5 @@
-//! Clients as the serving thread holds them: one for each connection, or a bounded cache of them
-//! where the client comes with each request (FUSE).
+//! Clients in the serving thread: one per connection, or a bounded cache where each request names
+//! its client (FUSE).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,14 +10,13 @@ use super::identity::Identity;
 use super::rule::{Action, Direction, RuleId};
 use super::set::RuleSet;
 
-/// Clients that are remembered at once: more threads than that seldom do I/O to one volume in a
-/// second.
+/// Cached clients: more threads seldom do I/O on one volume within a second.
 pub const CLIENTS_MAX: usize = 1024;
-/// How long what `/proc` said about a client is believed. In that time a process may start another
-/// executable, move to another control group, or end and leave its number to another one.
+/// How long data from `/proc` is used. Meanwhile a process may start another executable, move to
+/// another control group, or end and leave its number to another one.
 pub const CLIENT_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// One client at one export: who it is, and the rules as it meets them.
+/// One client at one export: its identity, and the rules compiled for it.
 #[derive(Debug)]
 pub struct Client {
     rules: Arc<RuleSet>,
@@ -27,19 +26,19 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that connected.
+    /// Creates a connected client.
     pub fn new(rules: Arc<RuleSet>, export: impl Into<Arc<str>>, identity: Identity) -> Self {
         let export = export.into();
         let compiled = rules.compile(&identity, &export);
         Self { rules, export, identity, compiled }
     }
 
-    /// Who it is.
+    /// Returns its identity.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// What to do with a request. Rules that were changed since the last one are taken up first.
+    /// Returns the action for a request. Applies changes of the rules first.
     #[inline]
     pub fn decide(
         &mut self,
@@ -51,7 +50,7 @@ impl Client {
         self.refresh().decide(direction, offset_bytes, len_bytes, now)
     }
 
-    /// The rules as they are now.
+    /// Returns the current rules.
     #[inline]
     fn refresh(&mut self) -> &Compiled {
         if self.compiled.generation() != self.rules.generation() {
@@ -61,17 +60,17 @@ impl Client {
     }
 }
 
-/// Clients that come with each request as a number of a process and a user.
+/// Clients that each request names by a process number and a user.
 ///
-/// A request of a client that is remembered reads nothing from `/proc`. Beyond [`CLIENTS_MAX`], the
-/// one whose last request is the longest ago is forgotten.
+/// A request of a cached client reads nothing from `/proc`. Beyond [`CLIENTS_MAX`], the least
+/// recently used client is evicted.
 #[derive(Debug)]
 pub struct ClientCache {
     rules: Arc<RuleSet>,
     export: Arc<str>,
     clients: HashMap<(u32, u32), Remembered>,
     clients_max: usize,
-    /// The answer while no rule asks who the client is; then nobody need be looked up.
+    /// Decides while no rule has a condition on the client; then no look-up is needed.
     anybody: Client,
 }
 
@@ -83,19 +82,19 @@ struct Remembered {
 }
 
 impl ClientCache {
-    /// Remembers clients of one export.
+    /// Creates a cache for clients of one export.
     pub fn new(rules: Arc<RuleSet>, export: impl Into<Arc<str>>) -> Self {
         Self::with_clients_max(rules, export, CLIENTS_MAX)
     }
 
-    /// As [`ClientCache::new`], with another limit (at least one).
+    /// Like [`ClientCache::new`], with another limit (at least one).
     pub fn with_clients_max(rules: Arc<RuleSet>, export: impl Into<Arc<str>>, clients_max: usize) -> Self {
         let export = export.into();
         let anybody = Client::new(Arc::clone(&rules), Arc::clone(&export), Identity::unknown());
         Self { rules, export, clients: HashMap::new(), clients_max: clients_max.max(1), anybody }
     }
 
-    /// What to do with a request of process or thread `pid` (0: not known) and user `uid`.
+    /// Returns the action for a request of process or thread `pid` (0: unknown) and user `uid`.
     pub fn decide(
         &mut self,
         (pid, uid): (u32, u32),
@@ -111,12 +110,12 @@ impl ClientCache {
         self.client(pid, uid, now).decide(direction, offset_bytes, len_bytes, now)
     }
 
-    /// Whether no client is remembered.
+    /// Returns whether no client is cached.
     pub fn is_empty(&self) -> bool {
         self.clients.is_empty()
     }
 
-    /// Who the client of a request is.
+    /// Returns the identity of a request's client.
     pub fn identity(&mut self, pid: u32, uid: u32, now: Instant) -> &Identity {
         self.client(pid, uid, now).identity()
     }
@@ -139,7 +138,8 @@ impl ClientCache {
         &mut remembered.client
     }
 
-    /// Looks at all clients, which is little beside the look-up that it makes room for.
+    /// Evicts the least recently used client of a full cache. The scan is cheap compared with the
+    /// look-up that follows.
     fn make_room(&mut self) {
         if self.clients.len() >= self.clients_max {
             let oldest = self.clients.iter().min_by_key(|(_, client)| client.used_at).map(|(key, _)| *key);

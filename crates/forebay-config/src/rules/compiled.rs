@@ -1,14 +1,14 @@
-//! The rules of a volume as one client meets them.
+//! The rules of a volume compiled for one client.
 //!
 //! Conditions that do not change between requests of a client (process, user, executable, control
-//! group, export) are decided once. Rules on offset, length and direction remain: two comparisons
+//! group, export) are evaluated once. Rules on offset, length and direction remain: two comparisons
 //! of ranges and a bit each, in one array.
 //!
 //! Invariants
 //! - `decide` allocates nothing, takes no lock, makes no system call.
-//! - Its answer is that of going through all rules with all conditions (a property test holds it to
+//! - Its result equals that of evaluating all rules with all conditions (a property test checks
 //!   that).
-//! - It takes time linear in the rules that are left; the list ends at the first that matches every
+//! - It takes time linear in the remaining rules; the list ends at the first that matches every
 //!   request.
 
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct Compiled {
     for_anybody: bool,
 }
 
-/// What of a rule depends on the request.
+/// The part of a rule that depends on the request.
 #[derive(Debug, Clone)]
 struct RequestRule {
     lba: ByteRange,
@@ -85,19 +85,20 @@ impl Compiled {
         Self { rules: rules.into_boxed_slice(), default, generation, for_anybody }
     }
 
-    /// Whether this holds for all clients of the export: no rule asks who the client is.
+    /// Returns whether this holds for all clients of the export: no rule has a condition on the
+    /// client.
     pub fn is_for_anybody(&self) -> bool {
         self.for_anybody
     }
 
-    /// The state of the rule set that this was made from.
+    /// Returns the generation of the rule set that this was compiled from.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// What to do with a request, and which rule said so (`None`: none matched, it is the volume's
-    /// default action). The rule counts it. `now` may be the time at which the caller's loop woke
-    /// up.
+    /// Returns the action for a request, and the rule that decided it (`None`: none matched, and
+    /// the volume's default action applies). The rule counts the request. `now` may be the time at
+    /// which the caller's loop woke up.
     #[inline]
     pub fn decide(
         &self,
@@ -119,7 +120,7 @@ impl Compiled {
     }
 }
 
-/// Whether the conditions of a rule on the client and the export hold.
+/// Returns whether the conditions of a rule on the client and the export hold.
 fn matches_client(entry: &Entry, client: &Identity, export: &str) -> bool {
     let conditions = &entry.rule.conditions;
     let same = |rule: Option<KernelTask>, client: Option<KernelTask>| rule.is_none() || (rule == client);

@@ -1,7 +1,8 @@
-//! A rule in force: the rule, what it was bound to when it was added, and what it has done.
+//! A rule in effect: the rule, the processes that it was bound to when it was added, and its
+//! counters.
 //!
-//! Counters are written by the thread that serves requests and read by the one that answers
-//! questions. Each is exact by itself; a reader may see one of them before the other.
+//! The thread that serves requests writes the counters, and admin threads read them. Each is exact
+//! by itself; a reader may see an update of one before that of another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ pub(super) struct Entry {
 struct Counters {
     requests: AtomicU64,
     bytes: AtomicU64,
-    /// Milliseconds from when the rule was added to the last match, plus one; 0 for never.
+    /// Milliseconds between the addition of the rule and its last match, plus one; 0 for never.
     last_match_ms: AtomicU64,
 }
 
@@ -42,7 +43,7 @@ impl Entry {
         self.counters.last_match_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// What the rule has done, as seen at `now`.
+    /// Returns the rule with its counters at `now`.
     pub(super) fn report(&self, now: Instant) -> RuleReport {
         let since_match = |ms: u64| {
             let at = self.added_at + Duration::from_millis(ms);
@@ -61,7 +62,7 @@ impl Entry {
     }
 }
 
-/// A rule of a volume and what it has done.
+/// A rule of a volume and its counters.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct RuleReport {
     /// Its number.
@@ -72,8 +73,8 @@ pub struct RuleReport {
     pub requests: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How long ago the last of them was.
+    /// Time since the last of them, in milliseconds.
     pub last_match_ago_ms: Option<u64>,
-    /// How long the rule still lives.
+    /// Time until it expires, in milliseconds.
     pub expires_in_ms: Option<u64>,
 }

@@ -17,38 +17,38 @@ pub enum RuleError {
     /// A key that rules do not have.
     #[error("\"{key}\" is no key of a rule{}; the keys are {}", hint(*.suggestion), KEYS.join(", "))]
     UnknownKey {
-        /// What was given.
+        /// The given key.
         key: String,
-        /// The key that was probably meant.
+        /// Suggested key.
         suggestion: Option<&'static str>,
     },
     /// A word that is neither an action nor `key=value`.
     #[error("\"{word}\" is neither an action nor key=value{}", hint(*.suggestion))]
     StrayWord {
-        /// What was given.
+        /// The given word.
         word: String,
-        /// The word that was probably meant.
+        /// Suggested word.
         suggestion: Option<&'static str>,
     },
     /// A key, or the action, was given more than once.
     #[error("{key} is given twice; a rule takes it once: write two rules to match either value")]
     Repeated {
-        /// Which one.
+        /// The key.
         key: &'static str,
     },
     /// There is no action.
     #[error("the rule has no action; give one of cache, bypass, pin, write-through")]
     NoAction,
-    /// A value that the key does not take.
+    /// A value that the key does not accept.
     #[error("{key}=\"{value}\": {problem}{}", hint(*.suggestion))]
     BadValue {
-        /// Which key.
+        /// The key.
         key: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What is wrong, and what is allowed.
+        /// The problem, and the allowed values.
         problem: String,
-        /// The value that was probably meant.
+        /// Suggested value.
         suggestion: Option<&'static str>,
     },
     /// No request can ever match.
@@ -56,17 +56,17 @@ pub enum RuleError {
     MatchesNothing {
         /// The key to change.
         key: &'static str,
-        /// Why nothing matches, and what to do.
+        /// Why nothing matches, and the suggested action.
         problem: String,
     },
-    /// `/proc` did not tell whether a process exists.
+    /// `/proc` did not show whether a process exists.
     #[error("{key}: cannot look up process {pid} in /proc: {problem}; use exe, uid or cgroup instead")]
     CannotCheck {
         /// `pid` or `tgid`.
         key: &'static str,
         /// The process.
         pid: u32,
-        /// What the system said.
+        /// The system's error.
         problem: String,
     },
     /// Another rule of the volume has this name.
@@ -74,10 +74,10 @@ pub enum RuleError {
     NameTaken {
         /// The name.
         name: String,
-        /// Who has it.
+        /// The rule that has it.
         id: RuleId,
     },
-    /// The volume has as many rules as it may.
+    /// The volume has the maximum number of rules.
     #[error(
         "the volume already has {max} rules, which is the most; remove some, or match by exe, cgroup or tgid"
     )]
@@ -88,29 +88,30 @@ pub enum RuleError {
     /// There is no such rule.
     #[error("there is no rule {id}; it may have expired: list the rules to see what there is")]
     NoSuchRule {
-        /// The number that was asked for.
+        /// The requested number.
         id: RuleId,
     },
-    /// The list is not that long.
+    /// The index exceeds the list.
     #[error("there is no place {place}: the volume has {rules} rules, so places are 0 to {rules}")]
     NoSuchPlace {
-        /// The place that was asked for.
+        /// The requested index.
         place: usize,
-        /// How many rules there are.
+        /// The number of rules.
         rules: usize,
     },
-    /// One of several rules is wrong; none was taken.
+    /// One of several rules is invalid; none was added.
     #[error("rule {number} of the list: {source}; no rule was changed")]
     InList {
-        /// Its place in the list, from 1.
+        /// Its position in the list, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// Its error.
         source: Box<RuleError>,
     },
 }
 
 impl RuleError {
-    /// The key that has to be changed, if it is one: lets a configuration point at the place.
+    /// Returns the key to change, if there is a single one: a configuration can then mark its
+    /// place.
     pub fn key(&self) -> Option<&str> {
         match self {
             Self::UnknownKey { key, .. } => Some(key),
@@ -128,7 +129,7 @@ impl RuleError {
         }
     }
 
-    /// What it is about, for scripts.
+    /// Returns the id of the message, for scripts.
     #[must_use]
     pub fn id(&self) -> MessageId {
         match self {
@@ -150,7 +151,7 @@ impl RuleError {
         Self::BadValue { key, value: clip(value), problem: problem.into(), suggestion: None }
     }
 
-    /// A value that is none of the words that the key takes.
+    /// Creates the error for a value that is none of the words that the key accepts.
     pub(super) fn not_one_of(key: &'static str, value: &str, allowed: &[&'static str]) -> Self {
         let problem = format!("not one of {}", allowed.join(", "));
         Self::BadValue { key, value: clip(value), problem, suggestion: closest(value, allowed) }
@@ -159,12 +160,12 @@ impl RuleError {
 
 impl From<RuleError> for AdminError {
     fn from(error: RuleError) -> Self {
-        // The message says what to do as well.
+        // The message includes the suggested action.
         Self::new(error.id(), &error, "")
     }
 }
 
-/// A text as a message may repeat it: short, and on one line.
+/// Shortens a text to one line for a message.
 pub(super) fn clip(text: &str) -> String {
     let mut clipped: String = text.chars().take(QUOTED_CHARS_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(QUOTED_CHARS_MAX).is_some() {
@@ -173,16 +174,17 @@ pub(super) fn clip(text: &str) -> String {
     clipped
 }
 
-/// The allowed word that `text` is a slip of, if there is one.
+/// Returns the allowed word closest to `text`, if it is close enough.
 pub(super) fn closest(text: &str, allowed: &[&'static str]) -> Option<&'static str> {
-    // Longer texts cannot be slips of a known word, and the distance costs their product.
+    // Longer texts are never close to a known word, and the distance takes time proportional to the
+    // product of the lengths.
     if text.chars().nth(QUOTED_CHARS_MAX).is_some() {
         return None;
     }
     let text = text.to_lowercase();
     let distance = |word: &&'static str| strsim::damerau_levenshtein(&text, word);
     let word = allowed.iter().copied().min_by_key(distance)?;
-    // A third of the word may be wrong: `exec` is `exe`, `xyz` is nothing.
+    // Up to a third of the word may be wrong: `exec` is `exe`, `xyz` is nothing.
     (distance(&word) <= word.len().div_ceil(3)).then_some(word)
 }
 

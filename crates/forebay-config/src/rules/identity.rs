@@ -1,17 +1,17 @@
-//! Identity of a client, looked up once. So matching a request reads nothing from `/proc`.
+//! Identity of a client, looked up once, so that matching a request reads nothing from `/proc`.
 //!
 //! | client | process | user | executable, control group |
 //! | --- | --- | --- | --- |
-//! | unix socket | that which connected (the kernel tells; it is always a thread group) | as of connecting | as of connecting |
+//! | unix socket | the connecting one (from the kernel; always a thread group) | at connect time | at connect time |
 //! | FUSE request | the *thread* of the request, and its group | of the request | of the thread, some moments old |
 //! | FUSE, write-back of the page cache | none | of the kernel's choice | none |
 //! | TCP | none | none | none |
 //!
 //! Invariants
-//! - What is not known matches no condition on it.
-//! - If the number of a process was given to another one while it was looked up, only what the
-//!   kernel itself said is kept. (If that happened before, nobody can tell; it takes a client that
-//!   connects and ends at once.)
+//! - An unknown attribute matches no condition on it.
+//! - If the number of a process was reused during the look-up, only the data from the kernel itself
+//!   is kept. (Reuse before that cannot be detected; it takes a client that connects and ends at
+//!   once.)
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -21,21 +21,21 @@ use forebay_io::PeerCred;
 
 use super::proc::ProcFs;
 
-/// A process or thread, told apart from others that have its number at other times.
+/// A process or thread, distinct from later ones with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelTask {
     /// Its number.
     pub id: u32,
-    /// When it started, in clock ticks since boot; `None` if `/proc` did not tell.
+    /// Start time, in clock ticks since boot; `None` if `/proc` did not have it.
     pub start_ticks: Option<u64>,
 }
 
-/// A client, as far as it is known.
+/// A client, as far as known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The process, or over FUSE the thread.
     pub pid: Option<KernelTask>,
-    /// Its thread group: what most people call the process.
+    /// Its thread group: the process in the usual sense.
     pub tgid: Option<KernelTask>,
     /// User.
     pub uid: Option<u32>,
@@ -43,26 +43,26 @@ pub struct Identity {
     pub gid: Option<u32>,
     /// Path of the executable.
     pub exe: Option<PathBuf>,
-    /// The name that the process gave itself, at most 15 bytes. Stands in where `exe` may not be
-    /// read.
+    /// The name that the process gave itself, at most 15 bytes. Used if `exe` is not readable.
     pub comm: Option<OsString>,
     /// Path of the control group, from the root of the hierarchy that the daemon sees.
     pub cgroup: Option<OsString>,
 }
 
 impl Identity {
-    /// A client of which nothing is known, such as one that came over TCP.
+    /// Creates a client of which nothing is known, such as one over TCP.
     pub fn unknown() -> Self {
         Self::default()
     }
 
-    /// The client of a unix socket.
+    /// Looks up the client of a unix socket.
     pub fn of_peer(proc: &ProcFs, peer: PeerCred) -> Self {
         let pid = u32::try_from(peer.pid).unwrap_or(0);
         Self { gid: Some(peer.gid), ..Self::of_process(proc, pid, peer.uid) }
     }
 
-    /// The client of a request that carries the number of a process or thread (0: none) and a user.
+    /// Looks up the client of a request that carries the number of a process or thread (0: none)
+    /// and a user.
     pub fn of_process(proc: &ProcFs, pid: u32, uid: u32) -> Self {
         let user_only = Self { uid: Some(uid), ..Self::default() };
         if pid == 0 {
@@ -94,8 +94,8 @@ impl Identity {
         }
     }
 
-    /// The name of the executable without its folder; the process's own name for itself if the path
-    /// is not known.
+    /// Returns the name of the executable without its folder; if the path is unknown, the process's
+    /// own name.
     pub fn exe_name(&self) -> Option<&OsStr> {
         let of_path = self.exe.as_deref().and_then(Path::file_name);
         of_path.or(self.comm.as_deref()).filter(|name| !name.as_bytes().is_empty())
@@ -160,7 +160,7 @@ mod tests {
         }
         let bare = Identity::of_process(&ProcFs::at(dir.path()), 9, 0);
         assert_eq!(bare.pid, Some(KernelTask { id: 9, start_ticks: None }));
-        // A stat that can be read, all else garbage.
+        // A readable stat, and otherwise garbage.
         write("stat", b"9 (x) S 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 1 21 22 23");
         write("comm", b"shy\n");
         let some = Identity::of_process(&ProcFs::at(dir.path()), 9, 0);

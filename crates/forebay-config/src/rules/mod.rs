@@ -1,7 +1,6 @@
 //! Caching rules: which requests of which clients are cached, and how.
 //!
-//! A volume has a default action and an ordered list of rules; the first that matches decides.
-//! `docs/use/rules.md` is for people who write them.
+//! `docs/use/rules.md` is the guide for operators.
 //!
 //! ```text
 //!   words, JSON, table ─ parse ─▶ Rule ─ check ─▶ RuleSet ─ compile ─▶ Compiled ─ decide ─▶ action
@@ -9,17 +8,16 @@
 //!   SO_PEERCRED, FUSE ─ proc ─▶ Identity ───────────────────────────────▲
 //! ```
 //!
-//! - [`rule`](Rule), `parse`, `text`, `quote`: what a rule says, and how it is written.
-//! - `proc`, [`Identity`], [`Client`], [`ClientCache`]: who asks.
-//! - `check`, `shadow`: rules that can do nothing are refused, rules that never apply are warned
-//!   about.
-//! - [`RuleSet`], `entry`, [`Compiled`]: the rules in force.
+//! - [`rule`](Rule), `parse`, `text`, `quote`: rules and their text forms.
+//! - `proc`, [`Identity`], [`Client`], [`ClientCache`]: identity of clients.
+//! - `check`, `shadow`: refuse rules that can match nothing, and warn about rules that never apply.
+//! - [`RuleSet`], `entry`, [`Compiled`]: the rules in effect.
 //!
 //! Invariants
-//! - Rules change speed, never content, and they keep nobody out: who a client says it is may be
-//!   wrong (an executable can be copied, a name be taken). Whoever may connect may read and write.
-//! - A client of which something is not known matches no condition on it; no failure to look it up
-//!   is an error.
+//! - Rules change speed, never content, and they are no access control: the identity of a client
+//!   may be forged (an executable can be copied, a name be taken). Every client that may connect
+//!   may read and write.
+//! - An unknown attribute of a client matches no condition on it; a failed look-up is no error.
 //! - Serving a request allocates nothing and takes no lock while rules do not change.
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Rules as words: `bypass exe=rsync direction=read`.
 //!
-//! Command line, API and configuration all come through [`Draft`], so a key means the same
-//! everywhere, and a mistake gets the same answer.
+//! Command line, API and configuration all use [`Draft`], so that a key means the same everywhere,
+//! and a mistake gets the same message.
 
 use std::num::NonZeroU32;
 use std::str::FromStr;
@@ -31,16 +31,16 @@ pub const KEYS: [&str; 12] = [
 ];
 /// Longest name of a rule in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Longest life of a rule that expires: whoever wants more wants a rule that stays.
+/// Longest time until a rule expires: a rule for longer should be permanent.
 pub const EXPIRES_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// Which of [`KEYS`] it is.
+/// Returns the index in [`KEYS`].
 pub(super) fn known_key(key: &str) -> Result<usize, RuleError> {
     let unknown = || RuleError::UnknownKey { key: clip(key), suggestion: closest(key, &KEYS) };
     KEYS.iter().position(|known| *known == key).ok_or_else(unknown)
 }
 
-/// A rule that is being put together, key by key.
+/// A rule under construction, key by key.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     name: Option<String>,
@@ -52,7 +52,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Takes one key and its value.
+    /// Adds one key and its value.
     pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), RuleError> {
         let index = known_key(key)?;
         let key = KEYS[index];
@@ -79,7 +79,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Takes `key=value`, or an action alone.
+    /// Adds `key=value`, or an action alone.
     pub(super) fn word(&mut self, word: &str) -> Result<(), RuleError> {
         match word.split_once('=') {
             Some((key, value)) => self.set(key, value),
@@ -88,7 +88,7 @@ impl Draft {
         }
     }
 
-    /// The rule, if all is there.
+    /// Returns the rule, if it is complete.
     pub(super) fn finish(self) -> Result<Rule, RuleError> {
         let action = self.action.ok_or(RuleError::NoAction)?;
         Ok(Rule { name: self.name, action, conditions: self.conditions, expires: self.expires })
@@ -96,7 +96,7 @@ impl Draft {
 }
 
 impl Rule {
-    /// Reads words as a shell hands them over: `bypass`, `exe=rsync`, `direction=read`.
+    /// Parses words as a shell passes them: `bypass`, `exe=rsync`, `direction=read`.
     ///
     /// # Errors
     /// [`RuleError`], which names the key.
@@ -106,10 +106,9 @@ impl Rule {
         draft.finish()
     }
 
-    /// Reads keys and values, such as those of a table in a configuration file.
+    /// Parses keys and values, such as those of a table in a configuration file.
     ///
-    /// # Errors
-    /// [`RuleError`]; [`RuleError::key`] says which key it is about.
+    /// [`RuleError`]; [`RuleError::key`] returns the key that it is about.
     pub fn from_pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, RuleError> {
         let mut draft = Draft::default();
         pairs.into_iter().try_for_each(|(key, value)| draft.set(key, value))?;
@@ -120,7 +119,8 @@ impl Rule {
 impl FromStr for Rule {
     type Err = RuleError;
 
-    /// Reads a line of words; a part in double quotes may hold spaces, and `""` in it is one quote.
+    /// Parses a line of words; a part in double quotes may contain spaces, and `""` in it is one
+    /// quote.
     fn from_str(line: &str) -> Result<Self, RuleError> {
         let words = super::quote::split(line)
             .ok_or_else(|| RuleError::StrayWord { word: clip(line), suggestion: Some("a closing quote") })?;
@@ -144,7 +144,7 @@ fn user(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "expected the number of a user, as `id -u NAME` prints it".into())
 }
 
-/// A name has no `/`. A path is a whole one, for a client has no other.
+/// Parses a name without `/`, or a full path or glob, since clients have only full paths.
 fn executable(text: &str) -> Result<Pattern, String> {
     if text.contains('/') && !text.starts_with(['/', '*', '{', '[', '?', '\\']) {
         return Err("expected a name (rsync), a full path (/usr/bin/rsync) or a glob (/usr/bin/*)".into());

@@ -1,9 +1,9 @@
-//! Patterns on names that come from clients: executables, control groups, exports.
+//! Patterns for names that come from clients: executables, control groups, exports.
 //!
 //! Invariants
-//! - A pattern of an operator meets a name that a client chose, so matching takes time linear in
-//!   the name: globs are compiled to automata (`globset`), never tried by backtracking.
-//! - Two patterns are equal if their texts are.
+//! - An operator's pattern meets a name that a client chose, so matching takes time linear in the
+//!   name: globs are compiled to automata (`globset`), never matched by backtracking.
+//! - Two patterns are equal if their texts are equal.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -14,7 +14,7 @@ use globset::{GlobBuilder, GlobMatcher};
 
 /// Longest pattern in bytes: no path is longer (`PATH_MAX`).
 pub const PATTERN_BYTES_MAX: usize = 4096;
-/// Longest pattern with wildcards in bytes: compiled, it takes a multiple of its length.
+/// Longest pattern with wildcards in bytes: its compiled form takes a multiple of its length.
 const GLOB_BYTES_MAX: usize = 512;
 
 /// A name, or a glob for names.
@@ -33,13 +33,13 @@ enum Matcher {
 }
 
 impl Pattern {
-    /// A pattern for paths: wildcards stop at `/`, only `**` crosses it. With `subtree`, a final
-    /// `/` means the path and everything below it.
+    /// Parses a pattern for paths: wildcards stop at `/`, only `**` crosses it. With `subtree`, a
+    /// final `/` means the path and everything below it.
     pub(super) fn path(text: &str, subtree: bool) -> Result<Self, String> {
         Self::new(text, true, subtree)
     }
 
-    /// A pattern for names in which `/` is a letter like any other.
+    /// Parses a pattern for names in which `/` is an ordinary character.
     pub(super) fn name(text: &str) -> Result<Self, String> {
         Self::new(text, false, false)
     }
@@ -61,12 +61,12 @@ impl Pattern {
         Ok(Self { text: text.to_owned(), matcher })
     }
 
-    /// The pattern as it was written.
+    /// Returns the pattern's text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether a name matches.
+    /// Returns whether a name matches.
     pub fn matches(&self, name: &OsStr) -> bool {
         let bytes = name.as_bytes();
         match &self.matcher {
@@ -79,12 +79,13 @@ impl Pattern {
         }
     }
 
-    /// The name of the file, if this is a path without wildcards.
+    /// Returns the name of the file, if this is a path without wildcards.
     pub(super) fn file_name(&self) -> Option<&OsStr> {
         matches!(self.matcher, Matcher::Exact).then(|| Path::new(&self.text).file_name())?
     }
 
-    /// Whether this certainly matches whatever `other` matches. May say no where the truth is yes.
+    /// Returns whether this matches all names that `other` matches. May return false although it
+    /// does.
     pub(super) fn covers(&self, other: &Self) -> bool {
         if self == other {
             return true;
@@ -157,7 +158,7 @@ mod tests {
         assert!(Pattern::name(&"x".repeat(4096)).is_ok());
         assert!(Pattern::name(&"x".repeat(4097)).is_err());
         assert!(Pattern::name(&"*".repeat(513)).is_err());
-        // Depth and repetition are bounded by the length, and neither stack nor memory gives out.
+        // Its length bounds depth and repetition, so neither stack nor memory runs out.
         let _ = Pattern::name(&format!("{}{}", "{".repeat(256), "}".repeat(256)));
         let _ = Pattern::name(&"{a,".repeat(170));
     }
@@ -168,7 +169,7 @@ mod tests {
         let name = format!("{}b", "a".repeat(4000));
         let begin = Instant::now();
         assert!(!pattern.matches(OsStr::new(&name)));
-        // Backtracking would take longer than the age of the universe; the bound is for slow
+        // Backtracking would take longer than the age of the universe; the bound allows for slow
         // machines.
         assert!(begin.elapsed() < Duration::from_secs(60));
     }

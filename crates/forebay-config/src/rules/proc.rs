@@ -1,8 +1,8 @@
-//! Facts about a process from `/proc`, read with bounds.
+//! Data about a process from `/proc`, in bounded reads.
 //!
 //! Invariants
-//! - Nothing in these files is trusted: a process chooses its own name, and that name stands in
-//!   `stat` unescaped. The parsers take any bytes and answer with a value or with nothing.
+//! - The content of these files is untrusted: a process chooses its own name, and that name is
+//!   unescaped in `stat`. The parsers accept any bytes and return a value or nothing.
 //! - No read takes more than [`READ_BYTES_MAX`].
 //!
 //! The formats are those of proc_pid_stat(5), proc_pid_status(5) and proc_pid_cgroup(5).
@@ -13,27 +13,26 @@ use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// The most that is read of one file: a line of `cgroup` for each old hierarchy, each with a long
-/// path.
+/// Most bytes read from one file: a line of `cgroup` for each old hierarchy, each with a long path.
 const READ_BYTES_MAX: u64 = 64 << 10;
-/// `ESRCH`: how reads of `/proc` files answer when the process ended after the file was opened.
+/// `ESRCH`: the error of reads of `/proc` files when the process ended after the file was opened.
 const NO_SUCH_PROCESS: i32 = 3;
 
-/// What of `/proc/PID/stat` matters here.
+/// The fields of `/proc/PID/stat` in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stat {
     /// State letter: `Z` is a zombie, `X` is dead.
     pub(super) state: u8,
     /// Threads in the process.
     pub(super) threads: u64,
-    /// When it started, in clock ticks since boot. With the number it names a process for as long
-    /// as the machine runs.
+    /// Start time, in clock ticks since boot. Together with the number it identifies a process
+    /// until the machine stops.
     pub(super) start_ticks: u64,
 }
 
 impl Stat {
-    /// Whether it will never run again. A zombie with more than one thread is a process whose first
-    /// thread has ended while the others go on.
+    /// Returns whether it will never run again. A zombie with more than one thread is a process
+    /// whose first thread has ended while the others continue.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x') && self.threads <= 1
     }
@@ -52,36 +51,37 @@ impl Default for ProcFs {
 }
 
 impl ProcFs {
-    /// The process file system mounted at `root`.
+    /// Creates a reader of the process file system mounted at `root`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// State and start of a process or thread; `None` if there is none.
+    /// Returns state and start of a process or thread; `None` if there is none.
     pub(super) fn stat(&self, pid: u32) -> io::Result<Option<Stat>> {
         let Some(text) = self.read(pid, "stat")? else { return Ok(None) };
         let malformed = || io::Error::new(io::ErrorKind::InvalidData, "its stat file is malformed");
         parse_stat(&text).map(Some).ok_or_else(malformed)
     }
 
-    /// The thread group that a process or thread belongs to.
+    /// Returns the thread group of a process or thread.
     pub(super) fn tgid(&self, pid: u32) -> Option<u32> {
         parse_tgid(&self.read(pid, "status").ok()??)
     }
 
-    /// The executable. Needs the rights to trace the process: the same user, or root.
+    /// Returns the executable. Requires the permission to trace the process: the same user, or
+    /// root.
     pub(super) fn exe(&self, pid: u32) -> Option<PathBuf> {
         Some(without_deleted(std::fs::read_link(self.path(pid, "exe")).ok()?))
     }
 
-    /// The name that the process gave itself: at most 15 bytes, and for anyone to read.
+    /// Returns the name that the process gave itself: at most 15 bytes, readable by every user.
     pub(super) fn comm(&self, pid: u32) -> Option<OsString> {
         let text = self.read(pid, "comm").ok()??;
         let name = text.strip_suffix(b"\n").unwrap_or(&text);
         (!name.is_empty()).then(|| OsString::from_vec(name.to_vec()))
     }
 
-    /// The control group.
+    /// Returns the control group.
     pub(super) fn cgroup(&self, pid: u32) -> Option<OsString> {
         parse_cgroup(&self.read(pid, "cgroup").ok()??).map(|path| OsString::from_vec(path.to_vec()))
     }
@@ -103,8 +103,8 @@ impl ProcFs {
     }
 }
 
-/// Reads `PID (NAME) STATE ...`. The name may hold anything, also `) Z 0`, but nothing behind it
-/// holds a `)`.
+/// Parses `PID (NAME) STATE ...`. The name may contain anything, even `) Z 0`, but no `)` follows
+/// it.
 fn parse_stat(text: &[u8]) -> Option<Stat> {
     let name_end = text.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&text[name_end + 1..]).ok()?;
@@ -116,16 +116,16 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
     Some(Stat { state, threads, start_ticks })
 }
 
-/// Reads the `Tgid:` line. Names are escaped in this file, so no name can look like it.
+/// Parses the `Tgid:` line. Names are escaped in this file, so no name can imitate it.
 fn parse_tgid(text: &[u8]) -> Option<u32> {
     let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"))?;
     std::str::from_utf8(line).ok()?.trim().parse().ok()
 }
 
-/// The group of the unified hierarchy, else of systemd's, else of the first there is. The kernel
-/// allows no line feed in the name of a group, so lines are what they seem.
+/// Returns the group of the unified hierarchy, else of systemd's, else the first one. The kernel
+/// permits no line feed in the name of a group, so line breaks are reliable.
 fn parse_cgroup(text: &[u8]) -> Option<&[u8]> {
-    // A last line without its end was cut off.
+    // A last line without a line feed was truncated.
     let whole = &text[..text.iter().rposition(|byte| *byte == b'\n')?];
     let groups = whole.split(|byte| *byte == b'\n').filter_map(|line| {
         let mut parts = line.splitn(3, |byte| *byte == b':');
@@ -140,8 +140,8 @@ fn parse_cgroup(text: &[u8]) -> Option<&[u8]> {
     groups.min_by_key(|(rank, _)| *rank).map(|(_, path)| path)
 }
 
-/// The kernel marks an executable that was replaced or removed since it was started; it is still
-/// the same program.
+/// Removes the kernel's mark of an executable that was replaced or removed since its start; it is
+/// still the same program.
 fn without_deleted(path: PathBuf) -> PathBuf {
     match path.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
         Some(kept) => Path::new(std::ffi::OsStr::from_bytes(kept)).to_owned(),

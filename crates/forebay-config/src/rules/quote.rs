@@ -1,6 +1,6 @@
 //! Words of a line, some of them quoted: the written form of values with spaces.
 //!
-//! A part in double quotes may hold anything; `""` within it is one quote. No other character is
+//! A part in double quotes may contain anything; `""` within it is one quote. No other character is
 //! special, so that paths and globs with backslashes need no second escape.
 
 /// Splits a line into words; `None` if a quote is not closed.
@@ -24,7 +24,7 @@ pub(super) fn split(line: &str) -> Option<Vec<String>> {
     (!quoted).then_some(words)
 }
 
-/// A value as [`split`] reads it back.
+/// Quotes a value so that [`split`] reads it back.
 pub(super) fn quote(value: &str) -> String {
     let plain = |c: char| !c.is_whitespace() && c != '"';
     if !value.is_empty() && value.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! Ranges of bytes as rules state them: `0..1GiB`, `64KiB..`, `..=4KiB`.
+//! Ranges of bytes in rules: `0..1GiB`, `64KiB..`, `..=4KiB`.
 //!
 //! Invariant: a range is never empty.
 
@@ -6,15 +6,14 @@ use std::fmt;
 
 use forebay_export::size::ByteSize;
 
-/// Sizes that are multiples of this read best as they are, so they are preferred when a range is
-/// printed.
+/// Multiples of this are preferred as bounds when a range is printed.
 const ROUND_BYTES: u64 = 512;
 
 /// A range of byte offsets or of lengths, never empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByteRange {
     first: u64,
-    /// Inclusive, so that an open end is simply the largest number.
+    /// Inclusive, so that the largest number stands for an open end.
     last: u64,
 }
 
@@ -22,33 +21,33 @@ impl ByteRange {
     /// Every number.
     pub const ALL: Self = Self { first: 0, last: u64::MAX };
 
-    /// From `first` to `last`, both included; `None` if that is empty.
+    /// Creates the range from `first` to `last`, both included; `None` if that is empty.
     pub fn new(first: u64, last: u64) -> Option<Self> {
         (first <= last).then_some(Self { first, last })
     }
 
-    /// The first number in the range.
+    /// Returns the first number in the range.
     pub fn first(self) -> u64 {
         self.first
     }
 
-    /// The last number in the range; `u64::MAX` if its end is open.
+    /// Returns the last number in the range; `u64::MAX` if its end is open.
     pub fn last(self) -> u64 {
         self.last
     }
 
-    /// Whether the number lies in the range. One comparison.
+    /// Returns whether the number is in the range. One comparison.
     #[inline]
     pub fn contains(self, number: u64) -> bool {
         number.wrapping_sub(self.first) <= self.last.wrapping_sub(self.first)
     }
 
-    /// What both ranges contain.
+    /// Returns the intersection of both ranges.
     pub(super) fn intersection(self, other: Self) -> Option<Self> {
         Self::new(self.first.max(other.first), self.last.min(other.last))
     }
 
-    /// Reads `A..B` (B not included), `A..=B`, `A..`, `..B`, `..=B` or `..`.
+    /// Parses `A..B` (B not included), `A..=B`, `A..`, `..B`, `..=B` or `..`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let allowed = "write a range like 0..1GiB, 1GiB.. or ..=64KiB";
         let (first, end) = text.split_once("..").ok_or_else(|| format!("not a range; {allowed}"))?;
@@ -63,7 +62,7 @@ impl ByteRange {
         Self::new(first, last).ok_or_else(empty)
     }
 
-    /// As [`ByteRange::parse`]; a bare size is the range of that size alone.
+    /// Like [`ByteRange::parse`]; a bare size is the range of that size alone.
     pub(super) fn parse_or_single(text: &str) -> Result<Self, String> {
         if text.contains("..") {
             return Self::parse(text);
@@ -74,7 +73,7 @@ impl ByteRange {
 }
 
 impl fmt::Display for ByteRange {
-    /// Reads back as the same range.
+    /// Formats it so that it reads back as the same range.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.first, self.last) {
             (0, u64::MAX) => return f.write_str(".."),

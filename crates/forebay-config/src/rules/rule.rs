@@ -11,7 +11,7 @@ use super::error::RuleError;
 use super::pattern::Pattern;
 use super::range::ByteRange;
 
-/// Number of a rule of a volume; never used again for another rule while the daemon runs.
+/// Number of a rule of a volume; not reused while the daemon runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct RuleId(pub u64);
@@ -33,13 +33,13 @@ impl FromStr for RuleId {
     }
 }
 
-/// What happens to a request.
+/// Treatment of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// As the mode of the volume says.
+    /// According to the mode of the volume.
     Cache,
-    /// Reads are not cached, writes go past the cache. What is cached already is still answered
-    /// from there, and the copy of what is written over is void: this changes speed, never content.
+    /// Reads are not cached, writes bypass the cache. Cached data is still returned, and the cached
+    /// copy of overwritten data becomes void: this changes speed, never content.
     Bypass,
     /// Cached, and kept as long as possible.
     Pin,
@@ -58,7 +58,7 @@ const ACTIONS: [(&str, Action); 4] = [
 pub(super) const ACTION_NAMES: [&str; 4] = [ACTIONS[0].0, ACTIONS[1].0, ACTIONS[2].0, ACTIONS[3].0];
 
 impl Action {
-    /// The word for it.
+    /// Returns the word for it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cache => "cache",
@@ -95,13 +95,13 @@ impl FromStr for Action {
     }
 }
 
-/// What happens to a request that no rule matches.
+/// Action for requests that no rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DefaultAction {
     /// It is cached.
     #[default]
     Cache,
-    /// It goes past the cache.
+    /// It bypasses the cache.
     Bypass,
 }
 
@@ -132,7 +132,7 @@ impl FromStr for DefaultAction {
     }
 }
 
-/// Which way the bytes go.
+/// Direction of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// To the client.
@@ -162,7 +162,7 @@ impl FromStr for Direction {
     }
 }
 
-/// When a rule applies: all conditions that are given must hold. None given: always.
+/// Conditions of a rule: all given ones must hold. Without any, the rule always applies.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Conditions {
     /// The process that connected, or the thread of a FUSE request.
@@ -173,20 +173,20 @@ pub struct Conditions {
     pub uid: Option<u32>,
     /// The executable: its full path if the pattern has a `/`, else its name.
     pub exe: Option<Pattern>,
-    /// The control group; a pattern with a final `/` takes in all groups below.
+    /// The control group; a pattern with a final `/` includes all groups below.
     pub cgroup: Option<Pattern>,
     /// The name of the export.
     pub export: Option<Pattern>,
-    /// Where in the volume the request begins, in bytes.
+    /// Offset of the request in the volume, in bytes.
     pub lba: Option<ByteRange>,
     /// Length of the request in bytes.
     pub size: Option<ByteRange>,
-    /// Which way.
+    /// Direction.
     pub direction: Option<Direction>,
 }
 
 impl Conditions {
-    /// Whether the answer depends on who the client is.
+    /// Returns whether the result depends on the identity of the client.
     pub fn depend_on_client(&self) -> bool {
         self.pid.is_some()
             || self.tgid.is_some()
@@ -201,17 +201,17 @@ impl Conditions {
 pub struct Rule {
     /// For people; unique in the volume.
     pub name: Option<String>,
-    /// What happens to requests that match.
+    /// Treatment of requests that match.
     pub action: Action,
-    /// Which requests match.
+    /// Conditions on requests.
     pub conditions: Conditions,
-    /// The rule is dropped this long after it was added.
+    /// Time after its addition at which the rule is dropped.
     pub expires: Option<Duration>,
 }
 
 impl Rule {
-    /// Whether the rule makes sense only for now: it ends by itself, or names a process. Such a
-    /// rule does not belong into a configuration file.
+    /// Returns whether the rule is temporary: it ends by itself, or names a process. Such a rule
+    /// does not belong in a configuration file.
     pub fn is_transient(&self) -> bool {
         self.expires.is_some() || self.conditions.pid.is_some() || self.conditions.tgid.is_some()
     }

@@ -1,10 +1,10 @@
-//! The rules of one volume: changed by whoever administers it, read by whoever serves it.
+//! The rules of one volume: admin threads change them, serving threads read them.
 //!
-//! - A change makes a new list and publishes it under a new generation; lists in use are never
-//!   changed. So a serving thread pays one atomic load for each request to know that nothing
-//!   changed. When something did, it takes a lock that is held only to copy one pointer.
+//! - A change creates a new list and publishes it under a new generation; lists in use are never
+//!   changed. So a serving thread needs one atomic load per request to see that nothing changed.
+//!   After a change, it takes a lock that is held only to copy one pointer.
 //! - `/proc` is read before the lock is taken, never under it.
-//! - At most [`RULES_MAX`] rules; a number is never given to a second rule.
+//! - At most [`RULES_MAX`] rules; numbers are never reused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,10 +20,10 @@ use super::rule::{DefaultAction, Rule, RuleId};
 use super::shadow::{self, Shadowed};
 
 /// Most rules of a volume: ten times FlashCache's lists. A request costs time linear in those that
-/// concern its client.
+/// may match its client.
 pub const RULES_MAX: usize = 1000;
 
-/// Where a new rule goes. Earlier rules win.
+/// Place for a new rule. Earlier rules take precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Position {
     /// Before all others.
@@ -31,7 +31,7 @@ pub enum Position {
     /// Behind all others.
     #[default]
     Last,
-    /// At this place of the list, from 0; the number of rules is its end.
+    /// At this index of the list, from 0; the number of rules is its end.
     At(usize),
     /// Right before a rule.
     Before(RuleId),
@@ -39,7 +39,7 @@ pub enum Position {
     After(RuleId),
 }
 
-/// A rule was added.
+/// Result of adding a rule.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Added {
     /// Its number.
@@ -52,14 +52,14 @@ pub struct Added {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DropReason {
-    /// Its time was over.
+    /// It expired.
     Expired,
     /// A process that it names has ended.
     ProcessEnded,
 }
 
 impl DropReason {
-    /// In words.
+    /// Returns it in words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Expired => "its time was over",
@@ -71,9 +71,9 @@ impl DropReason {
 /// A rule that [`RuleSet::expire`] dropped.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Dropped {
-    /// The rule, with its last figures.
+    /// The rule, with its last counters.
     pub report: RuleReport,
-    /// Why.
+    /// The reason.
     pub reason: DropReason,
 }
 
@@ -85,7 +85,7 @@ pub struct RuleSet {
     proc: ProcFs,
 }
 
-/// One state of the rules.
+/// One version of the rules.
 #[derive(Debug, Clone)]
 struct Table {
     entries: Vec<Arc<Entry>>,
@@ -96,29 +96,30 @@ struct Table {
 }
 
 impl RuleSet {
-    /// No rules, for a volume of that size.
+    /// Creates an empty set for a volume of this size.
     pub fn new(default: DefaultAction, volume_bytes: u64) -> Self {
         Self::with_proc(default, volume_bytes, ProcFs::default())
     }
 
-    /// As [`RuleSet::new`], with another process file system.
+    /// Like [`RuleSet::new`], with another process file system.
     pub fn with_proc(default: DefaultAction, volume_bytes: u64, proc: ProcFs) -> Self {
         let table = Table { entries: Vec::new(), default, volume_bytes, next_id: 1, generation: 0 };
         Self { current: Mutex::new(Arc::new(table)), generation: AtomicU64::new(0), proc }
     }
 
-    /// Changes whenever the answer of [`RuleSet::compile`] may.
+    /// Returns the generation, which changes whenever the result of [`RuleSet::compile`] may
+    /// change.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The process file system in which clients are looked up.
+    /// Returns the process file system for client look-ups.
     pub fn proc(&self) -> &ProcFs {
         &self.proc
     }
 
-    /// The rules as a client meets them at an export.
+    /// Compiles the rules for a client at an export.
     pub fn compile(&self, identity: &Identity, export: &str) -> Compiled {
         let table = self.table();
         Compiled::new(&table.entries, table.default.into(), table.generation, identity, export)
@@ -126,9 +127,8 @@ impl RuleSet {
 
     /// Adds a rule.
     ///
-    /// # Errors
-    /// [`RuleError`] if it can match nothing, its name is taken, there are too many, or `position`
-    /// names no rule.
+    /// [`RuleError`] if it can match nothing, its name is taken, there are too many rules, or
+    /// `position` names no rule.
     pub fn add(&self, rule: Rule, position: Position, now: Instant) -> Result<Added, RuleError> {
         let bound = check::bind(&rule, &self.proc)?;
         self.change(|table| {
@@ -145,7 +145,7 @@ impl RuleSet {
         .map(|((id, index), table)| Added { id, warnings: table.warnings_since(index) })
     }
 
-    /// Removes a rule and returns its last figures.
+    /// Removes a rule and returns its last counters.
     ///
     /// # Errors
     /// [`RuleError::NoSuchRule`].
@@ -157,10 +157,9 @@ impl RuleSet {
         removed.map(|(entry, _)| entry.report(now))
     }
 
-    /// Makes these the rules, all or none. A rule that is there already stays the same rule: it
-    /// keeps its number, its figures and its time of expiry. One that lies beyond the end of the
-    /// volume matches nothing and is kept: the volume may have become smaller, and be served all
-    /// the same.
+    /// Replaces the rules, all or none. An existing rule stays the same rule: it keeps its number,
+    /// its counters and its expiry. A rule beyond the end of the volume matches nothing and is
+    /// kept: the volume may have shrunk, and must be served nevertheless.
     ///
     /// # Errors
     /// As [`RuleSet::add`], wrapped in [`RuleError::InList`].
@@ -169,7 +168,7 @@ impl RuleSet {
             return Err(RuleError::TooMany { max: RULES_MAX });
         }
         let at = |index: usize| move |e| RuleError::InList { number: index + 1, source: Box::new(e) };
-        // Rules that are kept need no process; which those are is known only under the lock.
+        // Kept rules need no process, but only the lock shows which rules are kept.
         let bounds: Vec<_> = rules.iter().map(|rule| check::bind(rule, &self.proc)).collect();
         let changed = self.change(|table| {
             let mut old = std::mem::take(&mut table.entries);
@@ -187,41 +186,41 @@ impl RuleSet {
         changed.map(|((), table)| table.warnings())
     }
 
-    /// All rules in their order, with what they have done.
+    /// Returns all rules in order, with their counters.
     pub fn list(&self, now: Instant) -> Vec<RuleReport> {
         self.table().entries.iter().map(|entry| entry.report(now)).collect()
     }
 
-    /// Number of the rule with that name.
+    /// Returns the number of the rule with that name.
     pub fn find_name(&self, name: &str) -> Option<RuleId> {
         let table = self.table();
         table.entries.iter().find(|entry| entry.rule.name.as_deref() == Some(name)).map(|entry| entry.id)
     }
 
-    /// Whether a rule may be dropped by itself: see [`RuleSet::expire`].
+    /// Returns whether [`RuleSet::expire`] may drop a rule.
     pub fn has_transient(&self) -> bool {
         self.list(Instant::now()).iter().any(|report| report.rule.is_transient())
     }
 
-    /// What happens to requests that no rule matches.
+    /// Returns the action for requests that no rule matches.
     pub fn default_action(&self) -> DefaultAction {
         self.table().default
     }
 
-    /// Changes what happens to requests that no rule matches.
+    /// Changes the action for requests that no rule matches.
     pub fn set_default_action(&self, default: DefaultAction) {
         self.set(|table| table.default = default);
     }
 
-    /// The volume was resized. Rules that lie behind its end now are kept; they match nothing until
-    /// it grows again.
+    /// Records a new size of the volume. Rules beyond its end are kept; they match nothing until it
+    /// grows again.
     pub fn set_volume_bytes(&self, volume_bytes: u64) {
         self.set(|table| table.volume_bytes = volume_bytes);
     }
 
-    /// Drops rules whose time is over, or whose process has ended. To be called about once a second
+    /// Drops rules that have expired, or whose process has ended. Call it about once per second
     /// from a thread that serves no requests: it reads a file of `/proc` for each rule on a
-    /// process, and nothing if there is none.
+    /// process.
     pub fn expire(&self, now: Instant) -> Vec<Dropped> {
         let table = self.table();
         let reason = |entry: &Entry| {
@@ -236,7 +235,7 @@ impl RuleSet {
         }
         let mut dropped = Vec::new();
         self.set(|table| {
-            // Somebody may have removed one meanwhile.
+            // An admin thread may have removed one meanwhile.
             table.entries.retain(|entry| {
                 let reason = gone.iter().find(|(id, _)| *id == entry.id).map(|(_, reason)| *reason);
                 dropped.extend(reason.map(|reason| Dropped { report: entry.report(now), reason }));
@@ -247,7 +246,7 @@ impl RuleSet {
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<Table>> {
-        // A table is whole at any time, so one that a panicking thread left is as good as any.
+        // A table is always consistent, so one that a panicking thread left is valid.
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -265,12 +264,12 @@ impl RuleSet {
         let value = change(&mut table)?;
         table.generation += 1;
         *current = Arc::new(table);
-        // Under the lock, so that the number never runs ahead of the table, nor goes back.
+        // Under the lock, so that the number never runs ahead of the table, and never decreases.
         self.generation.store(current.generation, Ordering::Release);
         Ok((value, Arc::clone(&current)))
     }
 
-    /// As [`RuleSet::change`], for changes that cannot fail.
+    /// Like [`RuleSet::change`], for changes that cannot fail.
     fn set(&self, change: impl FnOnce(&mut Table)) {
         let changed = self.change(|table| {
             change(table);
@@ -311,7 +310,7 @@ impl Table {
         RuleId(self.next_id - 1)
     }
 
-    /// Warns about the rule at `index`, and about later ones that it takes the last requests from.
+    /// Warns about the rule at `index`, and about later ones that it completes the shadow of.
     fn warnings_since(&self, index: usize) -> Vec<Shadowed> {
         let added = self.entries[index].id;
         let later = (index + 1..self.entries.len()).filter_map(|at| {
@@ -326,7 +325,7 @@ impl Table {
         (0..self.entries.len()).filter_map(|at| self.warning(at, None)).collect()
     }
 
-    /// Warns about one rule if earlier ones, `without` aside, take all its requests.
+    /// Warns about one rule if earlier ones, except `without`, take all its requests.
     fn warning(&self, index: usize, without: Option<RuleId>) -> Option<Shadowed> {
         let later = &self.entries[index];
         let earlier = self.entries[..index].iter().map(|entry| &**entry).filter(|e| Some(e.id) != without);

@@ -1,10 +1,10 @@
 //! Rules that never apply because earlier ones take every request that they match.
 //!
 //! Method: a rule is a set of conditions on the client, and a box in the space of (offset, length,
-//! direction). Of the earlier rules, those that match every client of the later one have their
-//! boxes cut out of its box; if nothing is left, it is shadowed. The answer is sure when it is yes.
-//! It may miss some: globs are compared by their text, and a box that was cut into more than
-//! [`PIECES_MAX`] pieces is given up.
+//! direction). The boxes of those earlier rules that match every client of the later one are cut
+//! out of its box; if nothing is left, it is shadowed. A positive result is certain. Some shadowed
+//! rules are missed: globs are compared by their text, and the search stops at a box that was cut
+//! into more than [`PIECES_MAX`] pieces.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use super::pattern::Pattern;
 use super::range::ByteRange;
 use super::rule::{Direction, RuleId};
 
-/// Pieces of a box that are followed: bounds time and memory.
+/// Most pieces of a box: bounds time and memory.
 const PIECES_MAX: usize = 64;
 
 /// A warning: a rule that never applies.
@@ -41,7 +41,7 @@ impl fmt::Display for Shadowed {
     }
 }
 
-/// Some requests: a range of offsets, a range of lengths, directions.
+/// A set of requests: a range of offsets, a range of lengths, directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Piece {
     lba: ByteRange,
@@ -51,7 +51,8 @@ struct Piece {
 }
 
 impl Piece {
-    /// The requests of a rule that a volume can get: none has length 0, none begins behind the end.
+    /// Returns the requests of a rule that a volume can receive: none has length 0, none begins
+    /// beyond the end.
     fn of(entry: &Entry, volume_bytes: u64) -> Option<Self> {
         let conditions = &entry.rule.conditions;
         let all = |range: Option<ByteRange>| range.unwrap_or(ByteRange::ALL);
@@ -63,7 +64,7 @@ impl Piece {
         })
     }
 
-    /// Adds to `rest` what remains of this without `cut`; returns whether anything was cut.
+    /// Adds the remainder of this without `cut` to `rest`; returns whether anything was cut.
     fn without(self, cut: &Self, rest: &mut Vec<Self>) -> bool {
         let common = (self.lba.intersection(cut.lba), self.size.intersection(cut.size));
         let (Some(lba), Some(size)) = common else {
@@ -83,15 +84,15 @@ impl Piece {
     }
 }
 
-/// The parts of `whole` before and after `inner`, which lies in it.
+/// Returns the parts of `whole` before and after `inner`, which it contains.
 fn around(whole: ByteRange, inner: ByteRange) -> impl Iterator<Item = ByteRange> {
     let before = inner.first().checked_sub(1).and_then(|last| ByteRange::new(whole.first(), last));
     let after = inner.last().checked_add(1).and_then(|first| ByteRange::new(first, whole.last()));
     before.into_iter().chain(after)
 }
 
-/// Whether every client that `later` matches is matched by `earlier`, for as long as `later` is
-/// there.
+/// Returns whether `earlier` matches every client that `later` matches, for the lifetime of
+/// `later`.
 fn takes_clients_of(earlier: &Entry, later: &Entry) -> bool {
     let (a, b) = (&earlier.rule.conditions, &later.rule.conditions);
     let outlives = match (earlier.expires_at, later.expires_at) {
@@ -114,7 +115,7 @@ fn takes_clients_of(earlier: &Entry, later: &Entry) -> bool {
         && covers(&a.export, &b.export)
 }
 
-/// A name takes in a path that ends in it; patterns of one kind are compared as such.
+/// A name covers a path that ends in it; patterns of one kind are compared as such.
 fn covers_exe(a: &Option<Pattern>, b: &Option<Pattern>) -> bool {
     match (a, b) {
         (None, _) => true,
@@ -124,7 +125,7 @@ fn covers_exe(a: &Option<Pattern>, b: &Option<Pattern>) -> bool {
     }
 }
 
-/// The earlier rules that together take all requests of `later`, if they do.
+/// Returns the earlier rules that together take all requests of `later`, if they do.
 pub(super) fn shadowed_by<'a>(
     earlier: impl IntoIterator<Item = &'a Entry>,
     later: &Entry,

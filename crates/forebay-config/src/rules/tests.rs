@@ -1,5 +1,5 @@
-//! The rules as a whole: against an evaluation that is written down plainly, and with several
-//! threads. Processes that end are in `processes`.
+//! Rule sets: compared with a naive evaluation, and with several threads. Processes that end are in
+//! `processes`.
 
 mod processes;
 
@@ -16,8 +16,8 @@ use super::*;
 
 const VOLUME_BYTES: u64 = 1 << 30;
 
-/// A process file system with process 10 (threads 10 and 11; rsync in /a/x) and 20 (executable not
-/// readable, in /b).
+/// A process file system with process 10 (threads 10 and 11; rsync in /a/x) and 20 (unreadable
+/// executable, in /b).
 static WORLD: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
     for (pid, tgid, exe, comm, cgroup) in [
@@ -60,7 +60,7 @@ fn order(set: &RuleSet) -> Vec<u64> {
     set.list(Instant::now()).iter().map(|report| report.id.0).collect()
 }
 
-/// A real process that does nothing.
+/// Starts a real process that does nothing.
 fn sleeper() -> Child {
     Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap()
 }
@@ -70,9 +70,9 @@ fn end(child: &mut Child) {
     child.wait().unwrap();
 }
 
-// --- against the plain evaluation
+// --- against the naive evaluation
 
-/// Globs with `*` only, by trying everything.
+/// Matches globs with `*` only, by trying everything.
 fn glob(pattern: &[u8], name: &[u8], stops: bool) -> bool {
     match pattern.split_first() {
         None => name.is_empty(),
@@ -83,7 +83,7 @@ fn glob(pattern: &[u8], name: &[u8], stops: bool) -> bool {
     }
 }
 
-/// Whether a rule holds for a request, from its text and what `WORLD` says.
+/// Returns whether a rule matches a request, from its text and the content of `WORLD`.
 fn plainly(rule: &Rule, pid: u32, uid: u32, export: &str, direction: Direction, at: u64, len: u64) -> bool {
     let (tgid, exe, name, cgroup) = match pid {
         10 => (10, "/bin/rsync", "rsync", "/a/x"),
@@ -115,7 +115,7 @@ fn plainly(rule: &Rule, pid: u32, uid: u32, export: &str, direction: Direction, 
     })
 }
 
-/// Rules of which those that can match nothing were left out.
+/// Creates a set, without the rules that can match nothing.
 fn small_set(rules: Vec<Rule>) -> (RuleSet, Vec<(RuleId, Rule)>, Vec<Shadowed>) {
     let now = Instant::now();
     let set = RuleSet::with_proc(DefaultAction::Bypass, SMALL_VOLUME_BYTES, world());
@@ -143,8 +143,8 @@ fn requests() -> impl Iterator<Item = Request> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Compiled for a client, cached by process, and plainly gone through: one answer, and figures
-    /// that agree with it.
+    /// The compiled rules of a client, the cache by process and the naive evaluation agree, and the
+    /// counters agree with them.
     #[test]
     fn compiled_is_what_the_rules_say(rules in prop::collection::vec(small_rule(), 0..12)) {
         let now = Instant::now();
@@ -160,7 +160,7 @@ proptest! {
                 None => (Action::Bypass, None),
             };
             if let Some(first) = first {
-                // Twice, for both ways are asked.
+                // Twice, because both ways are called.
                 counts[first] = (counts[first].0 + 2, counts[first].1 + 2 * len);
             }
             let compiled = set.compile(&Identity::of_process(set.proc(), pid, uid), export);
@@ -172,8 +172,8 @@ proptest! {
         prop_assert_eq!(reported, counts);
     }
 
-    /// Whatever a rule that is warned about matches, one of the rules that the warning names
-    /// matches too, and is earlier.
+    /// If a rule has a warning, then for each request that it matches, an earlier rule named by the
+    /// warning matches too.
     #[test]
     fn shadowed_rules_decide_nothing(rules in prop::collection::vec(small_rule(), 2..16)) {
         let (_, listed, warnings) = small_set(rules);
@@ -192,7 +192,8 @@ proptest! {
         }
     }
 
-    /// Among rules on requests alone nothing is missed: who decides nothing is warned about.
+    /// The warnings are complete for rules on requests alone: each rule that decides nothing has
+    /// one.
     #[test]
     fn rules_on_requests_are_shadowed_or_decide(
         rules in prop::collection::vec(small_rule(), 2..8).prop_map(|rules| {
@@ -385,7 +386,7 @@ fn warnings_name_the_earlier_rules() {
     assert_eq!(warn("cache direction=read lba=1MiB.. uid=0", Position::Last), []);
     assert_eq!(warn("cache uid=0 direction=read", Position::Last), [(6, vec![4, 5])]);
     assert_eq!(warn("bypass uid=0", Position::First), [(3, vec![7]), (5, vec![7])]);
-    // Rules 2 and 6 never applied before, and that was said then.
+    // Rules 2 and 6 never applied before, and had their warnings then.
 
     let warning = set.add(rule("pin uid=0 size=4KiB"), Position::Last, now).unwrap().warnings.remove(0);
     assert_eq!(

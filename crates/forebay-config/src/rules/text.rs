@@ -1,8 +1,8 @@
-//! Rules as they are printed, and as JSON.
+//! Rules in text form and as JSON.
 //!
 //! Both forms read back as the same rule. In JSON (and any other format of serde) a rule is one
-//! object with the keys of [`KEYS`](super::KEYS); numbers may be given as numbers or as text,
-//! `null` means not given.
+//! object with the keys of [`KEYS`](super::KEYS); numbers may be numbers or text, and `null` means
+//! not given.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use super::parse::{Draft, known_key};
 use super::quote::quote;
 use super::rule::{Action, Rule};
 
-/// A value of a key: a number where the key is one, else text.
+/// A value of a key: a number for numeric keys, else text.
 enum Value {
     Number(u32),
     Text(String),
 }
 
 impl Rule {
-    /// What is given besides the action, in the order of `KEYS`.
+    /// Returns the keys besides the action, in the order of `KEYS`.
     fn pairs(&self) -> impl Iterator<Item = (&'static str, Value)> {
         fn text<T: ToString>(value: Option<&T>) -> Option<Value> {
             value.map(|value| Value::Text(value.to_string()))
@@ -45,13 +45,13 @@ impl Rule {
     }
 }
 
-/// A duration in one word, `1h30m`.
+/// Formats a duration as one word, `1h30m`.
 fn duration_text(duration: Duration) -> String {
     humantime::format_duration(duration).to_string().replace(' ', "")
 }
 
 impl fmt::Display for Rule {
-    /// The action, then `key=value` words.
+    /// Formats the action, then `key=value` words.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.action)?;
         if let Some(name) = &self.name {

@@ -1,15 +1,15 @@
-//! A tree of small text files and directories, whose content somebody else makes: the control file
+//! A tree of small text files and directories, with content from a provider: the control file
 //! system.
 //!
-//! - The text of a file is made when it is opened, so that one reader sees one state.
+//! - A file's text is created when it is opened, so that one reader sees one state.
 //! - Each `write(2)` is one text: it leaves the session as [`super::FuseStep::Store`] and the
-//!   writer waits until it is answered, however long that takes (`echo 1 > flush` returns when the
-//!   flush is done).
-//! - Sizes are shown as 0, as in `/proc`: nobody knows them before the file is read.
+//!   writer waits for the reply, however long that takes (`echo 1 > flush` returns when the flush
+//!   is done).
+//! - Sizes are shown as 0, as in `/proc`: they are unknown before the file is read.
 //!
 //! Invariants
-//! - A node has its number as long as the kernel knows it, and no number is used twice.
-//! - Nodes kept are those that the kernel has looked up and not forgotten, and the root.
+//! - A node keeps its number as long as the kernel knows it, and numbers are never reused.
+//! - The tree keeps the root and the nodes that the kernel has looked up and not forgotten.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::reply::{Attributes, DirectoryEntry, Errno};
 use super::tree::{Access, Change, Content, Tree};
 use super::wire::ROOT_NODE;
 
-/// What is at a path.
+/// Type of the node at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeKind {
     /// A directory.
@@ -30,18 +30,17 @@ pub enum NodeKind {
     },
 }
 
-/// Makes the content. Paths have no slash at either end; the root is the empty path.
+/// Supplies the content. Paths have no slash at either end; the root is the empty path.
 pub trait Provider {
-    /// What is at a path, if anything.
+    /// Returns the type of the node at a path, if there is one.
     fn find(&mut self, path: &str) -> Option<NodeKind>;
 
-    /// Names in a directory, in the order in which they are to be shown.
+    /// Returns the names in a directory, in display order.
     fn list(&mut self, path: &str) -> Vec<(String, NodeKind)>;
 
-    /// The text of a file.
+    /// Returns the text of a file.
     ///
-    /// # Errors
-    /// What the reader is told.
+    /// The error for the reader.
     fn text(&mut self, path: &str) -> Result<String, Errno>;
 }
 
@@ -64,8 +63,8 @@ pub struct ControlTree<P> {
 }
 
 impl<P: Provider> ControlTree<P> {
-    /// A tree that belongs to `owner` (user and group), with `now_s` (seconds since 1970) as the
-    /// time of its files.
+    /// Creates a tree that belongs to `owner` (user and group), with `now_s` (seconds since 1970)
+    /// as the time of its files.
     pub fn new(provider: P, owner: (u32, u32), now_s: u64) -> ControlTree<P> {
         let root = Node { path: String::new(), lookups: 1 };
         ControlTree {
@@ -79,21 +78,21 @@ impl<P: Provider> ControlTree<P> {
         }
     }
 
-    /// Every lookup of a file gives a node of its own. The kernel lets one writer at a time into a
-    /// node (also `O_TRUNC` is one), and who waits for the turn cannot be interrupted; so writes
-    /// that take long need this.
+    /// Gives every lookup of a file a node of its own. The kernel admits one writer at a time to a
+    /// node (`O_TRUNC` counts as a write), and the wait is uninterruptible; so long writes need
+    /// this.
     #[must_use]
     pub fn with_own_nodes(mut self) -> ControlTree<P> {
         self.own_nodes = true;
         self
     }
 
-    /// The provider.
+    /// Returns the provider.
     pub fn provider(&mut self) -> &mut P {
         &mut self.provider
     }
 
-    /// The path of a node that the kernel knows.
+    /// Returns the path of a node that the kernel knows.
     pub fn path(&self, node: u64) -> Option<&str> {
         self.nodes.get(&node).map(|node| node.path.as_str())
     }
@@ -102,7 +101,7 @@ impl<P: Provider> ControlTree<P> {
         self.path(node).map(str::to_owned).ok_or(Errno::NotFound)
     }
 
-    /// The number of a path, made if the kernel does not know it.
+    /// Returns the number of a path, allocated if the kernel does not know it.
     fn number(&mut self, path: String) -> u64 {
         if let Some(node) = self.by_path.get(&path) {
             return *node;
@@ -172,8 +171,8 @@ impl<P: Provider> Tree for ControlTree<P> {
         Ok(entries
             .into_iter()
             .map(|(name, kind)| DirectoryEntry {
-                // Only shown; a number is made when the name is looked up. Zero would make the
-                // entry invisible.
+                // For display only; a number is allocated when the name is looked up. Zero would
+                // make the entry invisible.
                 node: by_path.get(&join(&path, &name)).copied().unwrap_or(u64::from(u32::MAX)),
                 directory: kind == NodeKind::Directory,
                 name: name.into_bytes(),

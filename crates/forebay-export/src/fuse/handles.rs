@@ -1,38 +1,38 @@
-//! The files and directories that are open over one connection, and bounds of how many there are
-//! and how much text they hold.
+//! Open files and directories of one connection, with limits on their number and on the size of
+//! their texts.
 //!
-//! A text is made when its file is opened, and kept until it is closed. So whoever may open files
-//! can have the server hold texts.
+//! A text is created when its file is opened, and kept until it is closed. So users who may open
+//! files can make the server hold texts.
 //!
 //! Invariants
-//! - Only what [`Handles::keep`] returned is a valid handle, until it is released.
-//! - A user has at most what [`UserLimits`] says, and all users together leave room for root, who
-//!   has to look when somebody uses up all they may.
+//! - Only handles returned by [`Handles::keep`] are valid, until they are released.
+//! - Each user stays within [`UserLimits`], and all users together leave room for root, who must be
+//!   able to look when a user has reached the limits.
 
 use super::reply::{DirectoryEntry, Errno};
 use super::tree::Access;
 use std::collections::BTreeMap;
 
-/// The user for whom room is kept.
+/// The user with reserved room.
 const ROOT: u32 = 0;
-/// What an entry of a directory counts beside its name, in bytes.
+/// Bytes that an entry of a directory counts besides its name.
 const ENTRY_BYTES: usize = 64;
 
-/// What users other than root may hold open.
+/// Limits of users other than root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UserLimits {
     /// Files and directories of one user.
     pub handles_max: usize,
     /// Their texts and lists of names, in bytes.
     pub bytes_max: usize,
-    /// Files and directories of all of them.
+    /// Files and directories of all of them together.
     pub all_handles_max: usize,
-    /// Texts and lists of all of them, in bytes.
+    /// Texts and lists of names of all of them together, in bytes.
     pub all_bytes_max: usize,
 }
 
 impl UserLimits {
-    /// No bounds but those of all users, root included.
+    /// No limits but those of all users, root included.
     pub const NONE: Self = Self {
         handles_max: usize::MAX,
         bytes_max: usize::MAX,
@@ -41,7 +41,7 @@ impl UserLimits {
     };
 }
 
-/// Something that is open.
+/// An open file or directory.
 #[derive(Debug)]
 pub(super) enum Handle {
     Volume { writable: bool },
@@ -59,7 +59,7 @@ impl Handle {
     }
 }
 
-/// What one user, or all but root, have open.
+/// Totals of one user, or of all but root.
 #[derive(Debug, Clone, Copy, Default)]
 struct Held {
     handles: usize,
@@ -82,15 +82,15 @@ impl Held {
     }
 }
 
-/// All handles of a connection; its number is the place of each.
+/// All handles of a connection. A handle's number is its index.
 #[derive(Debug)]
 pub(super) struct Handles {
     handles_max: usize,
     limits: UserLimits,
     open: Vec<Option<(Handle, u32)>>,
-    /// Places that are free.
+    /// Free indexes.
     free: Vec<usize>,
-    /// Users but root who have something open.
+    /// Users other than root with open handles.
     users: BTreeMap<u32, Held>,
     all: Held,
 }
@@ -101,7 +101,7 @@ impl Handles {
         Self { handles_max, limits, open, free, users: BTreeMap::new(), all: Held::default() }
     }
 
-    /// Keeps what a user has opened, and gives its handle.
+    /// Stores a handle that a user has opened, and returns its number.
     pub(super) fn keep(&mut self, handle: Handle, user: u32) -> Result<u64, Errno> {
         let bytes = handle.bytes();
         if !self.may_open(user, bytes) || (self.free.is_empty() && self.open.len() >= self.handles_max) {
@@ -147,7 +147,7 @@ impl Handles {
         Ok(())
     }
 
-    /// Handles of files of volumes.
+    /// Returns the number of handles of volume files.
     pub(super) fn volumes(&self) -> usize {
         let open = self.open.iter().flatten();
         open.filter(|(handle, _)| matches!(handle, Handle::Volume { .. })).count()

@@ -1,12 +1,12 @@
 //! The FUSE protocol: a volume as one plain file, or a tree of small text files, in the kernel's
 //! file system.
 //!
-//! Reading order: [`wire`] (constants), [`request`], [`reply`] and [`ring`] (bytes), [`tree`] (what
-//! is shown), `handles` (what is open), [`session`] (a connection), [`control_files`] (a tree of
-//! text files), [`prepared`] (the same, where making a text takes time). `docs/use/fuse.md` says
-//! what is supported.
+//! Reading order: [`wire`] (constants), [`request`], [`reply`] and [`ring`] (bytes), [`tree`]
+//! (files and directories), `handles` (open ones), [`session`] (a connection), [`control_files`] (a
+//! tree of text files), [`prepared`] (the same, for texts that take time). `docs/use/fuse.md` lists
+//! the supported features.
 //!
-//! Nothing here does I/O. `forebay-io` has the mount and the descriptor.
+//! Nothing here does I/O. `forebay-io` owns the mount and the descriptor.
 
 pub mod control_files;
 mod handles;

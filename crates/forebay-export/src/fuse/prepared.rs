@@ -1,17 +1,17 @@
-//! Control trees whose content takes time to make: what a request needs is found out first, fetched
-//! by whoever may block, and only then does the session take the request.
+//! Control trees whose content takes time: the caller determines the needs of a request, fetches
+//! the content on a thread that may block, and only then passes the request to the session.
 //!
-//! A session answers at once and is used by one thread at a time. A thread that asks somebody else
-//! for a text while it holds the session would stop all others. So there are three steps, of which
-//! only the first and the last need it:
+//! A session replies at once and is used by one thread at a time. A thread that waited for a text
+//! while it holds the session would block all others. So there are three steps, of which only the
+//! first and the last need the session:
 //! ```text
-//! need  = prepared::need(session, request)    what would the tree ask its provider?
-//! found = (ask whoever knows it)              without the session; may take seconds
-//! step  = prepared::step(session, found, ..)  the session's own step; the provider has its answer
+//! need  = prepared::need(session, request)    content that the tree needs from its provider
+//! found = (fetch it)                          without the session; may take seconds
+//! step  = prepared::step(session, found, ..)  the session's own step; the provider has the content
 //! ```
 //!
-//! Invariant: between the first and the last step the node of the request keeps its path, as the
-//! kernel does not forget a node that it asks about. Should it do so, the request fails with
+//! Invariant: between the first and the last step the node of the request keeps its path, because
+//! the kernel does not forget a node with a request in flight. If it does, the request fails with
 //! [`Errno::NotFound`].
 
 use super::control_files::{ControlTree, NodeKind, Provider, join};
@@ -20,40 +20,40 @@ use super::request::{Body, Header, Malformed};
 use super::session::{FuseStep, Session};
 use super::wire::{self, ROOT_NODE, open};
 
-/// What a request needs to know of the tree.
+/// Content that a request needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Need {
     /// Nothing.
     Nothing,
-    /// What is at a path.
+    /// The type of the node at a path.
     NodeKind(String),
-    /// What is in a directory.
+    /// The content of a directory.
     Listing(String),
-    /// What is at a path and, if it is a file, its text.
+    /// The type of the node at a path and, if it is a file, its text.
     Text(String),
 }
 
-/// What was found; of the same sort as what was needed.
+/// Content that was found, of the kind of the [`Need`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// Nothing was needed.
     Nothing,
-    /// What is at the path, if anything.
+    /// The type of the node at the path, if there is one.
     NodeKind(Option<NodeKind>),
-    /// What is in the directory.
+    /// The content of the directory.
     Listing(Vec<(String, NodeKind)>),
-    /// What is at the path, if anything, and its text.
+    /// The type of the node at the path, if there is one, and its text.
     Text(Option<NodeKind>, String),
 }
 
-/// A provider that has one answer ready: that for the request which is being taken.
+/// A provider with the content for one request.
 #[derive(Debug)]
 pub struct Prepared {
     found: Found,
 }
 
 impl Prepared {
-    /// A provider that has nothing ready.
+    /// Creates a provider without content.
     pub fn new() -> Prepared {
         Prepared { found: Found::Nothing }
     }
@@ -91,7 +91,7 @@ impl Provider for Prepared {
 /// A session over such a tree.
 pub type PreparedSession = Session<ControlTree<Prepared>>;
 
-/// What [`step`] will need for this request. Bytes that are no request need nothing.
+/// Returns the content that [`step`] needs for this request. Invalid bytes need nothing.
 pub fn need(session: &mut PreparedSession, bytes: &[u8], received_bytes: usize) -> Need {
     let Ok(header) = Header::decode(bytes, received_bytes) else { return Need::Nothing };
     let Some(Ok(body)) = bytes.get(wire::IN_HEADER_BYTES..).map(|body| header.decode_body(body)) else {
@@ -103,7 +103,7 @@ pub fn need(session: &mut PreparedSession, bytes: &[u8], received_bytes: usize) 
             let name = std::str::from_utf8(name).ok();
             path.zip(name).map(|(directory, name)| Need::NodeKind(join(directory, name)))
         }
-        // The root is always there.
+        // The root always exists.
         Body::GetAttributes | Body::SetAttributes(_) if header.node != ROOT_NODE => {
             path.map(|path| Need::NodeKind(path.into()))
         }
@@ -117,7 +117,7 @@ pub fn need(session: &mut PreparedSession, bytes: &[u8], received_bytes: usize) 
     need.unwrap_or(Need::Nothing)
 }
 
-/// [`Session::step`], with what its tree needs at hand.
+/// Runs [`Session::step`] with the content that its tree needs.
 ///
 /// # Errors
 /// Those of [`Session::step`].

@@ -1,17 +1,17 @@
-//! Answers to the kernel, encoded.
+//! Replies to the kernel, encoded.
 //!
-//! Every function appends one whole answer (or, for data, the whole header of one) to a `Vec<u8>`.
-//! An answer must reach the kernel as one message.
+//! Every function appends one whole reply (or, for data, its whole header) to a `Vec<u8>`. A reply
+//! must reach the kernel as one message.
 //!
 //! ```text
-//! every answer    u32 length  i32 minus the error number  u64 unique   body
+//! every reply     u32 length  i32 minus the error number  u64 unique   body
 //! ```
 
 use std::time::Duration;
 
 use super::wire::{NAME_BYTES_MAX, OUT_HEADER_BYTES, WRITE_OUT_BYTES, mode};
 
-/// Error numbers of Linux that are used here.
+/// Linux error numbers in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Errno {
@@ -23,9 +23,9 @@ pub enum Errno {
     Interrupted = 4,
     /// Input/output error.
     Io = 5,
-    /// Bad file descriptor: not open, or not open for this.
+    /// Bad file descriptor: not open, or not open for this operation.
     BadHandle = 9,
-    /// Not now: the kernel asks again.
+    /// Try again: the kernel repeats the request.
     TryAgain = 11,
     /// Out of memory.
     OutOfMemory = 12,
@@ -43,7 +43,7 @@ pub enum Errno {
     Invalid = 22,
     /// Too many open files.
     TooManyOpen = 23,
-    /// Not a control request that this file knows.
+    /// Unknown control request.
     NotATerminal = 25,
     /// Too large.
     TooLarge = 27,
@@ -51,7 +51,7 @@ pub enum Errno {
     NoSpace = 28,
     /// The file system is read-only.
     ReadOnly = 30,
-    /// No such operation: the kernel does not ask again.
+    /// No such operation: the kernel does not repeat the request.
     NoSuchOperation = 38,
     /// No such protocol version.
     Protocol = 71,
@@ -59,7 +59,7 @@ pub enum Errno {
     NotSupported = 95,
     /// The server is going away.
     Shutdown = 108,
-    /// It was called off.
+    /// Cancelled.
     Cancelled = 125,
 }
 
@@ -72,7 +72,7 @@ pub struct Attributes {
     pub permissions: u16,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Space taken, in bytes.
+    /// Allocated space, in bytes.
     pub allocated_bytes: u64,
     /// Owning user.
     pub uid: u32,
@@ -80,21 +80,21 @@ pub struct Attributes {
     pub gid: u32,
     /// Seconds since 1970 of the last change.
     pub modified_s: u64,
-    /// Preferred length of reads and writes.
+    /// Preferred length of reads and writes, in bytes.
     pub block_bytes: u32,
-    /// How long the kernel may believe all this.
+    /// How long the kernel may cache these attributes.
     pub valid: Duration,
 }
 
 impl Attributes {
-    /// Type and permissions as `stat(2)` has them.
+    /// Returns type and permissions in the format of `stat(2)`.
     pub fn mode(&self) -> u32 {
         let kind = if self.directory { mode::DIRECTORY } else { mode::REGULAR };
         kind | u32::from(self.permissions & 0o7777)
     }
 }
 
-/// What is agreed on in INIT.
+/// Result of the INIT negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InitOut {
     /// Major version.
@@ -103,13 +103,13 @@ pub struct InitOut {
     pub minor: u32,
     /// Read-ahead in bytes.
     pub readahead_bytes: u32,
-    /// Abilities; see [`super::wire::init`].
+    /// Feature flags; see [`super::wire::init`].
     pub flags: u32,
-    /// More of them.
+    /// More feature flags.
     pub flags2: u32,
-    /// Asynchronous requests at once.
+    /// Most concurrent asynchronous requests.
     pub background_max: u16,
-    /// From how many on the file system is called congested.
+    /// Number of requests from which the kernel treats the file system as congested.
     pub congestion_threshold: u16,
     /// Longest write in bytes.
     pub write_bytes_max: u32,
@@ -128,7 +128,7 @@ pub struct DirectoryEntry {
     pub name: Vec<u8>,
 }
 
-/// The header of an answer.
+/// Encodes the header of a reply.
 pub fn header(unique: u64, error: i32, body_bytes: usize) -> [u8; OUT_HEADER_BYTES] {
     let length = u32::try_from(OUT_HEADER_BYTES + body_bytes).unwrap_or(u32::MAX);
     let mut bytes = [0; OUT_HEADER_BYTES];
@@ -138,29 +138,29 @@ pub fn header(unique: u64, error: i32, body_bytes: usize) -> [u8; OUT_HEADER_BYT
     bytes
 }
 
-/// Success without a body.
+/// Appends success without a body.
 pub fn done(out: &mut Vec<u8>, unique: u64) {
     out.extend_from_slice(&header(unique, 0, 0));
 }
 
-/// A failure.
+/// Appends a failure.
 pub fn failed(out: &mut Vec<u8>, unique: u64, errno: Errno) {
     out.extend_from_slice(&header(unique, errno as i32, 0));
 }
 
-/// Bytes: the answer to READ.
+/// Appends the reply to READ with its data.
 pub fn data(out: &mut Vec<u8>, unique: u64, bytes: &[u8]) {
     out.extend_from_slice(&header(unique, 0, bytes.len()));
     out.extend_from_slice(bytes);
 }
 
-/// The answer to a WRITE of which `bytes` were taken.
+/// Appends the reply to a WRITE that took `bytes`.
 pub fn written(out: &mut Vec<u8>, unique: u64, bytes: u32) {
     out.extend_from_slice(&header(unique, 0, WRITE_OUT_BYTES));
     integers(out, &[bytes, 0]);
 }
 
-/// The answer to INIT.
+/// Appends the reply to INIT.
 pub fn init(out: &mut Vec<u8>, unique: u64, agreed: &InitOut) {
     out.extend_from_slice(&header(unique, 0, 64));
     integers(out, &[agreed.major, agreed.minor, agreed.readahead_bytes, agreed.flags]);
@@ -174,14 +174,14 @@ pub fn init(out: &mut Vec<u8>, unique: u64, agreed: &InitOut) {
     out.extend_from_slice(&[0; 7 * 4]); // unused
 }
 
-/// The answer to an INIT with a major version that is not ours: the kernel asks again with this
-/// one.
+/// Appends the reply to an INIT with another major version: the kernel retries with this one.
 pub fn init_other_major(out: &mut Vec<u8>, unique: u64, major: u32, minor: u32) {
     out.extend_from_slice(&header(unique, 0, 8));
     integers(out, &[major, minor]);
 }
 
-/// The answer to LOOKUP. Node numbers are never used for another file, so all have generation 0.
+/// Appends the reply to LOOKUP. Node numbers are never reused for another file, so all have
+/// generation 0.
 pub fn entry(out: &mut Vec<u8>, unique: u64, node: u64, attributes: &Attributes) {
     out.extend_from_slice(&header(unique, 0, 40 + ATTRIBUTES_BYTES));
     let valid = attributes.valid;
@@ -190,7 +190,7 @@ pub fn entry(out: &mut Vec<u8>, unique: u64, node: u64, attributes: &Attributes)
     attributes_body(out, node, attributes);
 }
 
-/// The answer to GETATTR and SETATTR.
+/// Appends the reply to GETATTR and SETATTR.
 pub fn attributes(out: &mut Vec<u8>, unique: u64, node: u64, attributes: &Attributes) {
     out.extend_from_slice(&header(unique, 0, 16 + ATTRIBUTES_BYTES));
     longs(out, &[attributes.valid.as_secs()]);
@@ -198,14 +198,14 @@ pub fn attributes(out: &mut Vec<u8>, unique: u64, node: u64, attributes: &Attrib
     attributes_body(out, node, attributes);
 }
 
-/// The answer to OPEN and OPENDIR; flags are those of [`super::wire::fopen`].
+/// Appends the reply to OPEN and OPENDIR; flags are those of [`super::wire::fopen`].
 pub fn opened(out: &mut Vec<u8>, unique: u64, handle: u64, flags: u32) {
     out.extend_from_slice(&header(unique, 0, 16));
     longs(out, &[handle]);
     integers(out, &[flags, 0]);
 }
 
-/// The answer to STATFS: a file system of that size, all of it taken.
+/// Appends the reply to STATFS: a file system of that size, without free space.
 pub fn stat_fs(out: &mut Vec<u8>, unique: u64, size_bytes: u64, files: u64) {
     const BLOCK_BYTES: u32 = 4096;
     out.extend_from_slice(&header(unique, 0, 80));
@@ -214,7 +214,7 @@ pub fn stat_fs(out: &mut Vec<u8>, unique: u64, size_bytes: u64, files: u64) {
     out.extend_from_slice(&[0; 6 * 4]);
 }
 
-/// The answer to READDIR: as many entries as fit into `length_max` bytes, from the one at
+/// Appends the reply to READDIR: as many entries as fit into `length_max` bytes, from the one at
 /// `position` on. The position of an entry is one more than its index.
 pub fn directory(out: &mut Vec<u8>, unique: u64, entries: &[DirectoryEntry], position: u64, length_max: u32) {
     let start = out.len();

@@ -1,9 +1,9 @@
-//! Requests of the kernel, decoded. Nothing decides here.
+//! Requests of the kernel, decoded, without decisions about them.
 //!
 //! Invariants
 //! - All integers are in the host's byte order, which must be little-endian.
-//! - Whatever the bytes, decoding neither panics nor reads beyond them. A request that does not
-//!   make sense still tells its number where it has one, so that it can be answered.
+//! - Decoding neither panics on any bytes nor reads beyond them. An invalid request still yields
+//!   its number, if it has one, so that it gets a reply.
 //! - Names are not empty, not longer than 255 bytes, and have neither a slash nor a zero byte.
 //!
 //! ```text
@@ -17,42 +17,41 @@ use thiserror::Error;
 
 use super::wire::{self, IN_HEADER_BYTES, NAME_BYTES_MAX, WRITE_HEAD_BYTES, WRITE_IN_BYTES, opcode};
 
-/// What is common to all requests.
+/// Fields of all requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// Length of the whole request.
     pub length_bytes: u32,
-    /// Which operation; see [`opcode`].
+    /// Operation; see [`opcode`].
     pub opcode: u32,
-    /// The kernel's name for the request, to be given back with the answer. Zero where no answer is
-    /// expected.
+    /// The kernel's id of the request, returned in the reply. Zero where no reply is expected.
     pub unique: u64,
     /// The node that the request is about.
     pub node: u64,
-    /// User that asks.
+    /// The requesting user.
     pub uid: u32,
-    /// Group of the user that asks.
+    /// Group of that user.
     pub gid: u32,
-    /// Process that asks; 0 if the kernel asks for itself.
+    /// The requesting process; 0 for requests of the kernel itself.
     pub pid: u32,
 }
 
-/// A request, decoded. Only what is served here has its fields.
+/// A decoded request. Only supported operations have their fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body<'a> {
-    /// Agree on version and abilities.
+    /// Negotiate version and features.
     Init(InitIn),
     /// Find a name in a directory.
     Lookup {
         /// The name.
         name: &'a [u8],
     },
-    /// `count` lookups of the node do not count any more. No answer.
+    /// Drop `count` lookups of the node. No reply.
     Forget {
-        /// How many.
+        /// Number of lookups.
         count: u64,
     },
-    /// The same for many nodes: pairs of node and count. No answer.
+    /// The same for many nodes: pairs of node and count. No reply.
     BatchForget(Forgets<'a>),
     /// Attributes of the node.
     GetAttributes,
@@ -69,7 +68,7 @@ pub enum Body<'a> {
     Write(TransferIn),
     /// Size of the file system.
     StatFs,
-    /// The last user of an open file is gone.
+    /// The last user has closed an open file.
     Release {
         /// The open file.
         handle: u64,
@@ -79,22 +78,22 @@ pub enum Body<'a> {
         /// The open file.
         handle: u64,
     },
-    /// One user of an open file closes it.
+    /// One user closes an open file.
     Flush,
     /// Open the node, a directory.
     OpenDirectory,
     /// List an open directory.
     ReadDirectory(TransferIn),
-    /// The last user of an open directory is gone.
+    /// The last user has closed an open directory.
     ReleaseDirectory {
         /// The open directory.
         handle: u64,
     },
     /// Make a directory durable.
     FsyncDirectory,
-    /// May this user?
+    /// Check a user's access.
     Access,
-    /// The user of a request was interrupted. No answer.
+    /// The user of a request was interrupted. No reply.
     Interrupt {
         /// The request.
         unique: u64,
@@ -118,7 +117,7 @@ pub enum Body<'a> {
     Other,
 }
 
-/// What the kernel offers.
+/// Features that the kernel offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InitIn {
     /// Major version.
@@ -127,9 +126,9 @@ pub struct InitIn {
     pub minor: u32,
     /// Read-ahead in bytes.
     pub readahead_bytes: u32,
-    /// Abilities; see [`super::wire::init`].
+    /// Feature flags; see [`super::wire::init`].
     pub flags: u32,
-    /// More of them; 0 where the kernel has no more.
+    /// More feature flags; 0 if the kernel has none.
     pub flags2: u32,
 }
 
@@ -138,15 +137,15 @@ pub struct InitIn {
 pub struct TransferIn {
     /// The open file.
     pub handle: u64,
-    /// First byte; for a directory, the position that was given with the last entry.
+    /// First byte; for a directory, the position from the last entry.
     pub offset_bytes: u64,
-    /// Length; for a directory, the most that the answer may have.
+    /// Length; for a directory, the maximum length of the reply.
     pub length_bytes: u32,
-    /// Flags of `open(2)`, with `O_DSYNC` also where only this write asked for it.
+    /// Flags of `open(2)`, with `O_DSYNC` also if only this write requests it.
     pub open_flags: u32,
 }
 
-/// Attributes to change; only those that `valid` names count.
+/// Attributes to change; only the fields in `valid` count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetAttributesIn {
     /// See [`super::wire::setattr`].
@@ -161,12 +160,12 @@ pub struct SetAttributesIn {
     pub gid: u32,
 }
 
-/// Nodes that are forgotten, and how many of their lookups.
+/// Nodes to forget, with the number of their lookups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forgets<'a>(&'a [u8]);
 
 impl Forgets<'_> {
-    /// Pairs of node and count.
+    /// Iterates over pairs of node and count.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.chunks_exact(FORGET_ONE_BYTES).filter_map(|pair| {
             let mut fields = Fields(pair);
@@ -177,10 +176,10 @@ impl Forgets<'_> {
 
 const FORGET_ONE_BYTES: usize = 16;
 
-/// Why a request cannot be understood.
+/// Why a request is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Malformed {
-    /// It is shorter than its header, or not as long as it says.
+    /// It is shorter than its header, or its length differs from the one in the header.
     #[error("a FUSE request of {received_bytes} bytes says that it has {said_bytes}")]
     Length {
         /// Bytes received.
@@ -188,7 +187,7 @@ pub enum Malformed {
         /// Length in the header, 0 if there is none.
         said_bytes: u32,
     },
-    /// Its body is too short, or holds something impossible.
+    /// Its body is too short, or has an impossible value.
     #[error("FUSE request {unique} (operation {opcode}) has a body that makes no sense")]
     Body {
         /// Operation.
@@ -199,8 +198,7 @@ pub enum Malformed {
 }
 
 impl Header {
-    /// Decodes the header of a request of which `received_bytes` came; `bytes` begins with the
-    /// header.
+    /// Decodes the header of a request of `received_bytes`; `bytes` begins with the header.
     ///
     /// # Errors
     /// [`Malformed::Length`].
@@ -228,8 +226,8 @@ impl Header {
         })
     }
 
-    /// Decodes what follows the header. For a WRITE, only what goes before the payload is looked
-    /// at, so `body` may end there.
+    /// Decodes the part after the header. For a WRITE, only the part before the payload is decoded,
+    /// so `body` may end there.
     ///
     /// # Errors
     /// [`Malformed::Body`].
@@ -269,7 +267,7 @@ impl Header {
         })
     }
 
-    /// A write, if its payload is as long as it says.
+    /// Decodes a write, if its payload has the stated length.
     fn write(&self, fields: Fields<'_>) -> Option<TransferIn> {
         let write = (fields.0.len() >= WRITE_IN_BYTES).then(|| transfer(fields)).flatten()?;
         let payload = (self.length_bytes as usize).checked_sub(WRITE_HEAD_BYTES)?;
@@ -313,7 +311,7 @@ fn name(body: &[u8]) -> Option<&[u8]> {
     (!name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains(&b'/')).then_some(name)
 }
 
-/// Integers from the front of a slice.
+/// Reads integers from the front of a slice.
 #[derive(Clone, Copy)]
 struct Fields<'a>(&'a [u8]);
 

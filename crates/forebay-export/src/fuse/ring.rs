@@ -1,17 +1,16 @@
-//! Requests and answers as an entry of the ring has them (FUSE over io_uring): the same messages,
-//! in parts.
+//! Requests and replies in an entry of the ring (FUSE over io_uring): the same messages, in parts.
 //!
 //! Source: `struct fuse_uring_req_header` and `struct fuse_uring_ent_in_out` in
 //! `include/uapi/linux/fuse.h`, kernel interface 7.42 (Linux 6.14).
 //!
 //! ```text
-//! head     128 bytes  header of the request; header of the answer
-//!          128 bytes  what is fixed of the operation; nothing of an answer
-//!           32 bytes  u64 flags  u64 number to answer with  u32 bytes of payload  u32 0  u64 0
-//! payload             the rest of the request: data, or a name; everything of an answer but its header
+//! head     128 bytes  header of the request; header of the reply
+//!          128 bytes  fixed part of the operation; unused in a reply
+//!           32 bytes  u64 flags  u64 number for the reply  u32 bytes of payload  u32 0  u64 0
+//! payload             the rest of the request: data, or a name; the whole reply except its header
 //! ```
 //!
-//! Whatever the bytes, nothing here panics or reads beyond them.
+//! Nothing here panics on any bytes, or reads beyond them.
 
 use super::request::Malformed;
 use super::wire::IN_HEADER_BYTES;
@@ -24,22 +23,21 @@ const PAYLOAD_BYTES_AT: usize = ENTRY_AT + 16;
 /// Length of an entry's head.
 pub const HEAD_BYTES: usize = ENTRY_AT + 32;
 
-/// A request that an entry has.
+/// A request taken from an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
-    /// What the answer has to name.
+    /// Number that the reply must carry.
     pub number: u64,
     /// Length of the whole message.
     pub length_bytes: usize,
-    /// How much of it is in the payload.
+    /// Bytes of it in the payload.
     pub payload_bytes: usize,
 }
 
 /// Appends the message of an entry, without its payload, to `message`. `payload_bytes_max` is the
 /// length of the entry's payload.
 ///
-/// # Errors
-/// [`Malformed::Length`]: the lengths contradict each other.
+/// [`Malformed::Length`]: the lengths are inconsistent.
 pub fn request(
     head: &[u8; HEAD_BYTES],
     payload_bytes_max: usize,
@@ -60,8 +58,8 @@ pub fn request(
     }
 }
 
-/// Where the length of an answer's payload goes in the head: everything that follows its header.
-/// The header goes to the beginning.
+/// Offset in the head of the length of a reply's payload: all bytes after its header. The header is
+/// at the start.
 pub const ANSWER_PAYLOAD_AT: usize = PAYLOAD_BYTES_AT;
 
 fn u32_at(head: &[u8; HEAD_BYTES], at: usize) -> u32 {
@@ -74,7 +72,8 @@ fn u32_at(head: &[u8; HEAD_BYTES], at: usize) -> u32 {
 mod tests {
     use super::*;
 
-    /// A head as Linux 6.18 fills it for a WRITE of 8192 bytes at 4096, except the numbers.
+    /// Returns the head that Linux 6.18 writes for a WRITE of 8192 bytes at 4096, except the
+    /// numbers.
     fn write_head() -> [u8; HEAD_BYTES] {
         let mut head = [0; HEAD_BYTES];
         head[..4].copy_from_slice(&(40u32 + 40 + 8192).to_le_bytes());

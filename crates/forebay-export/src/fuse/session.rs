@@ -8,23 +8,22 @@
 //!         Silent       => nothing to do
 //!         Volume(v)    => start v.request; its payload, if it is a write, begins at byte WRITE_HEAD_BYTES. Later send
 //!                         v.answer.ok(..) or .failed(..), for a read v.answer.data_header() and the data
-//!         Store { .. } => a text for the tree's owner; answer later in the same way
-//!         Interrupt    => whoever waits for a request was interrupted: answer that with EINTR, if it can be given up
-//!         Destroyed    => the kernel has unmounted; nothing follows
+//!         Store { .. } => a text for the tree's owner; reply later in the same way
+//!         Interrupt    => the user of a request was interrupted: reply to that request with EINTR, if it can be aborted
+//!         Destroyed    => the kernel has unmounted; no requests follow
 //!     }
 //! ```
 //!
 //! Invariants
-//! - Every request that expects an answer gets exactly one: from `step`, or from the [`Answer`]
-//!   handed out.
-//! - Whatever the bytes, `step` does not panic.
+//! - Every request that expects a reply gets exactly one: from `step`, or from its [`Answer`].
+//! - `step` does not panic on any bytes.
 //! - Every request for a volume passed [`request::validate`].
-//! - Open files are at most [`Limits::handles_max`], and only what OPEN and OPENDIR returned is a
-//!   valid handle.
+//! - At most [`Limits::handles_max`] files are open, and only handles returned by OPEN and OPENDIR
+//!   are valid.
 //!
-//! Where a volume's file differs from a disk file: its size cannot be changed, so reads end and
-//! writes stop at the end (`ENOSPC`), as on a block device; `O_TRUNC` is ignored, also as on a
-//! block device.
+//! Differences between a volume's file and a disk file: its size is fixed, so reads end and writes
+//! stop at the end (`ENOSPC`), as on a block device; `O_TRUNC` is ignored, also as on a block
+//! device.
 
 use super::handles::{Handle, Handles, UserLimits};
 use super::reply::{self, DirectoryEntry, Errno, InitOut};
@@ -33,22 +32,22 @@ use super::tree::{Access, Change, Content, Tree};
 use super::wire::{self, OUT_HEADER_BYTES, falloc, fopen, init, open, setattr};
 use crate::request::{self, Admission, Bounds, ClientRequest, Operation, Refusal};
 
-/// How much the kernel may make the server do or hold.
+/// Limits on the work and memory that the kernel can cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest read or write: a multiple of a page, at most 1 MiB on usual kernels. Receives
-    /// must have room for it.
+    /// The longest read or write: a multiple of a page, at most 1 MiB on usual kernels. Receive
+    /// buffers must have room for it.
     pub payload_bytes_max: u32,
-    /// Asynchronous requests that the kernel sends before the first is answered.
+    /// Asynchronous requests that the kernel sends before the first reply.
     pub background_max: u16,
     /// Files and directories open at once.
     pub handles_max: usize,
-    /// What users but root may have of them.
+    /// Limits of users other than root.
     pub user: UserLimits,
-    /// The longest text that can be written to a control file.
+    /// The longest text that a client can write to a control file.
     pub text_bytes_max: u32,
     /// The longest read or write if the kernel agrees to send requests over io_uring, at most
-    /// `payload_bytes_max`; 0 not to ask for that.
+    /// `payload_bytes_max`; 0 disables io_uring.
     pub ring_payload_bytes_max: u32,
 }
 
@@ -68,7 +67,7 @@ impl Default for Limits {
     }
 }
 
-/// What was agreed on in INIT.
+/// Result of the INIT negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreed {
     /// Minor version of the interface.
@@ -79,10 +78,10 @@ pub struct Agreed {
     pub over_ring: bool,
 }
 
-/// How to answer a request, once it is done.
+/// Encodes the reply to a completed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
-    /// The kernel's name for the request.
+    /// The kernel's id of the request.
     pub unique: u64,
     form: Form,
 }
@@ -94,14 +93,14 @@ enum Form {
     Data {
         length_bytes: u32,
     },
-    /// How much was written.
+    /// Number of bytes written.
     Written {
         length_bytes: u32,
     },
 }
 
 impl Answer {
-    /// Appends success: the whole answer, or for a read what goes before the data.
+    /// Appends success: the whole reply, or for a read the part before the data.
     pub fn ok(&self, out: &mut Vec<u8>) {
         match self.form {
             Form::Plain => reply::done(out, self.unique),
@@ -117,18 +116,19 @@ impl Answer {
         reply::failed(out, self.unique, errno);
     }
 
-    /// Longest answer without data.
+    /// Longest reply without data.
     pub const BYTES_MAX: usize = OUT_HEADER_BYTES + wire::WRITE_OUT_BYTES;
 }
 
-/// Who asks. What the kernel does on its own behalf, such as read-ahead, has process 0.
+/// The requesting process and user. Requests of the kernel itself, such as read-ahead, have process
+/// 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
     /// User.
     pub uid: u32,
     /// Group of the user.
     pub gid: u32,
-    /// Process, as the name space of the mount numbers it.
+    /// Process, by its number in the name space of the mount.
     pub pid: u32,
 }
 
@@ -137,46 +137,46 @@ pub struct Caller {
 pub struct VolumeRequest {
     /// The volume's node in the tree.
     pub node: u64,
-    /// Who asks.
+    /// The requesting process and user.
     pub caller: Caller,
-    /// What to do; never longer than [`Limits::payload_bytes_max`] if it has payload. A write may
-    /// be shorter than what came with it.
+    /// The request; never longer than [`Limits::payload_bytes_max`] if it has payload. A write may
+    /// be shorter than its payload.
     pub request: ClientRequest,
-    /// How to answer.
+    /// Its reply.
     pub answer: Answer,
 }
 
-/// What follows from a request.
+/// Result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FuseStep {
-    /// The answer is in the output.
+    /// The reply is in the output.
     Answered,
-    /// No answer is expected.
+    /// No reply is expected.
     Silent,
     /// To be served by a volume.
     Volume(VolumeRequest),
-    /// A text that was written to a control file: the first `length_bytes` of the payload.
+    /// A text written to a control file: the first `length_bytes` of the payload.
     Store {
         /// The file's node in the tree.
         node: u64,
         /// Length of the text.
         length_bytes: u32,
-        /// How to answer.
+        /// Its reply.
         answer: Answer,
     },
-    /// Whoever waits for a request was interrupted.
+    /// The user of a request was interrupted.
     Interrupt {
         /// The request.
         request: u64,
-        /// This message. Answer it with [`Errno::TryAgain`] if the request has not been seen yet,
-        /// otherwise not at all.
+        /// This message. If the request is not known yet, the reply is [`Errno::TryAgain`];
+        /// otherwise there is no reply.
         unique: u64,
     },
     /// The kernel has unmounted.
     Destroyed,
 }
 
-/// A connection and the tree it shows.
+/// A connection and its tree.
 #[derive(Debug)]
 pub struct Session<T> {
     tree: T,
@@ -186,39 +186,38 @@ pub struct Session<T> {
 }
 
 impl<T: Tree> Session<T> {
-    /// A connection that has not begun.
+    /// Creates a connection before INIT.
     pub fn new(tree: T, limits: Limits) -> Session<T> {
         let handles = Handles::new(limits.handles_max, limits.user);
         Session { tree, limits, agreed: None, handles }
     }
 
-    /// What is shown.
+    /// Returns the tree.
     pub fn tree(&mut self) -> &mut T {
         &mut self.tree
     }
 
-    /// The limits given.
+    /// Returns the limits.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// How often files of volumes are open: each is a handle of the kernel, whoever shares it (a
-    /// loop device has one).
+    /// Returns the number of open handles of volume files. Each is a handle of the kernel, which
+    /// several processes may share (a loop device has one).
     pub fn open_volumes(&self) -> u64 {
         self.handles.volumes() as u64
     }
 
-    /// What was agreed on, once the kernel has begun.
+    /// Returns the result of the negotiation, after INIT.
     pub fn agreed(&self) -> Option<Agreed> {
         self.agreed
     }
 
-    /// Takes one request of `received_bytes`, of which `bytes` is the beginning: all of it, except
-    /// that of a WRITE the first [`wire::WRITE_HEAD_BYTES`] are enough. Appends the answer to `out`
-    /// if it can be given at once.
+    /// Handles one request of `received_bytes`, of which `bytes` is the beginning: all of it,
+    /// except that for a WRITE the first [`wire::WRITE_HEAD_BYTES`] are enough. Appends the reply
+    /// to `out` if it is available at once.
     ///
-    /// # Errors
-    /// [`Malformed::Length`] if the bytes are no request; the connection is of no use then.
+    /// [`Malformed::Length`] if the bytes are no request; the connection is unusable then.
     pub fn step(
         &mut self,
         bytes: &[u8],
@@ -288,12 +287,12 @@ impl<T: Tree> Session<T> {
                 reply::done(out, unique);
             }
             Body::FsyncDirectory => reply::done(out, unique),
-            // There is nothing to do when a file is closed, and nobody shall wait for us then: not
-            // a process that is killed while we are stopped. The kernel does not ask again after
-            // this.
+            // Closing a file needs no work, and must not wait for this server: a process may be
+            // killed while the server is stopped. After this error the kernel sends no further
+            // FLUSH.
             Body::Flush => return Err(Errno::NoSuchOperation),
             Body::Ioctl => return Err(Errno::NotATerminal),
-            // The mount leaves permissions to the kernel, so it does not ask.
+            // The kernel checks permissions on this mount, so it does not send this.
             Body::Access | Body::Other => return Err(Errno::NoSuchOperation),
         }
         Ok(FuseStep::Answered)
@@ -363,7 +362,7 @@ impl<T: Tree> Session<T> {
         if !change.is_empty() {
             self.tree.change(node, change)?;
         }
-        // Times are taken and forgotten: touch(1) and cp -p must not fail.
+        // Times are accepted and dropped: touch(1) and cp -p must not fail.
         reply::attributes(out, unique, node, &self.tree.attributes(node)?);
         Ok(())
     }
@@ -478,7 +477,8 @@ impl<T: Tree> Session<T> {
         }
     }
 
-    /// `fallocate(2)`: punching a hole and zeroing are zeroes; reserving space has nothing to do.
+    /// Serves `fallocate(2)`: punching a hole and zeroing write zeroes; reserving space needs no
+    /// work.
     fn allocate(
         &mut self,
         header: &Header,
@@ -512,13 +512,13 @@ impl<T: Tree> Session<T> {
         )
     }
 
-    /// How much of a range is inside the volume.
+    /// Returns the part of a range that is inside the volume.
     fn within(&mut self, node: u64, offset_bytes: u64, length_bytes: u64) -> Result<u64, Errno> {
         let size_bytes = self.tree.attributes(node)?.size_bytes;
         Ok(size_bytes.saturating_sub(offset_bytes).min(length_bytes))
     }
 
-    /// Lets a request pass the gate.
+    /// Checks a request.
     fn admit(
         &mut self,
         header: &Header,

@@ -1,7 +1,7 @@
 //! Tree of a FUSE mount: the interface, and the tree that consists of one volume.
 //!
-//! A tree answers at once and does no I/O: reads and writes of a volume leave the session as
-//! requests, and the text of a control file is made when it is opened.
+//! A tree replies at once and does no I/O: the session returns reads and writes of a volume as
+//! requests, and the text of a control file is created when it is opened.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::reply::{Attributes, DirectoryEntry, Errno};
 use super::wire::ROOT_NODE;
 
-/// How a file is opened.
+/// Access mode of an open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
     /// For reading.
@@ -19,17 +19,16 @@ pub struct Access {
     pub write: bool,
 }
 
-/// What is behind an open file.
+/// Content of an open file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     /// A volume: reads and writes become requests.
     Volume,
-    /// A text, as it was when the file was opened. What is written goes to the tree's owner, one
-    /// text for each write.
+    /// A text, as of the open. The tree's owner receives each write as one text.
     Text(Vec<u8>),
 }
 
-/// Attributes to be changed; `None` stays.
+/// Attributes to change; `None` keeps one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Change {
     /// Permission bits.
@@ -41,32 +40,31 @@ pub struct Change {
 }
 
 impl Change {
-    /// Nothing is to be changed.
+    /// Returns whether there is nothing to change.
     pub fn is_empty(&self) -> bool {
         *self == Change::default()
     }
 }
 
-/// A tree of files and directories. Node 1 is the root; what the other numbers mean is the tree's
-/// own business, but a number must never be used for another file.
+/// A tree of files and directories. Node 1 is the root; the tree chooses the other numbers, but
+/// never reuses a number for another file.
 pub trait Tree {
-    /// Attributes of a node.
+    /// Returns the attributes of a node.
     ///
-    /// # Errors
-    /// [`Errno::NotFound`] if there is no such node (any more).
+    /// [`Errno::NotFound`] if the node does not exist, or no longer exists.
     fn attributes(&mut self, node: u64) -> Result<Attributes, Errno>;
 
-    /// The node of a name in a directory. It stays valid until as many lookups of it are forgotten
-    /// as there were.
+    /// Returns the node of a name in a directory. It stays valid until the kernel has forgotten all
+    /// lookups of it.
     ///
     /// # Errors
     /// [`Errno::NotFound`], [`Errno::NotADirectory`].
     fn lookup(&mut self, directory: u64, name: &[u8]) -> Result<u64, Errno>;
 
-    /// The kernel forgets `count` lookups of a node.
+    /// Drops `count` lookups of a node.
     fn forget(&mut self, node: u64, count: u64);
 
-    /// What is in a directory, without `.` and `..`.
+    /// Returns the entries of a directory, without `.` and `..`.
     ///
     /// # Errors
     /// [`Errno::NotFound`], [`Errno::NotADirectory`].
@@ -74,21 +72,19 @@ pub trait Tree {
 
     /// Opens a file.
     ///
-    /// # Errors
-    /// Whatever forbids it; [`Errno::IsADirectory`].
+    /// The reason for a refusal; [`Errno::IsADirectory`].
     fn open(&mut self, node: u64, access: Access) -> Result<Content, Errno>;
 
     /// Changes owner or permissions.
     ///
-    /// # Errors
-    /// [`Errno::NotPermitted`] where that makes no sense.
+    /// [`Errno::NotPermitted`] where it is not supported.
     fn change(&mut self, node: u64, change: Change) -> Result<(), Errno>;
 
-    /// Bytes of all files together, and their number.
+    /// Returns the bytes of all files together, and their number.
     fn totals(&self) -> (u64, u64);
 }
 
-/// A directory with one file, or only the file: the volume.
+/// The volume as one file, alone or in a directory.
 #[derive(Debug, Clone)]
 pub struct VolumeTree {
     name: Option<Vec<u8>>,
@@ -101,16 +97,15 @@ pub struct VolumeTree {
 
 /// Node of the volume's file where the root is a directory.
 const FILE_NODE: u64 = 2;
-/// Longest time for which the kernel believes in attributes; after a change of size it may be wrong
-/// that long.
+/// How long the kernel caches attributes; after a change of size they may be wrong for that time.
 const VALID: Duration = Duration::from_secs(1);
 /// Preferred length of transfers: the block of the cache.
 const BLOCK_BYTES: u32 = 4096;
 
 impl VolumeTree {
-    /// A volume as the file `name` of a directory, or as the root itself. `owner` is user and
-    /// group; `now_s` is the time in seconds since 1970. Only the owner may read and write it,
-    /// until somebody with the right to changes that.
+    /// Creates a tree with a volume as the file `name` of a directory, or as the root itself.
+    /// `owner` is user and group; `now_s` is the time in seconds since 1970. Only the owner may
+    /// read and write it, until a user with the right to do so changes that.
     pub fn new(name: Option<&OsStr>, size_bytes: u64, owner: (u32, u32), now_s: u64) -> VolumeTree {
         VolumeTree {
             name: name.map(|name| name.as_bytes().to_vec()),
@@ -122,7 +117,7 @@ impl VolumeTree {
         }
     }
 
-    /// The size that the file has from now on. The kernel notices within a second.
+    /// Sets the size of the file. The kernel notices within a second.
     pub fn set_size_bytes(&mut self, size_bytes: u64) {
         self.size_bytes = size_bytes;
     }
@@ -160,7 +155,7 @@ impl Tree for VolumeTree {
         }
     }
 
-    /// Both nodes are there as long as the mount is.
+    /// Both nodes exist as long as the mount.
     fn forget(&mut self, _node: u64, _count: u64) {}
 
     fn list(&mut self, directory: u64) -> Result<Vec<DirectoryEntry>, Errno> {

@@ -1,13 +1,13 @@
-//! The constants of the FUSE protocol, kernel interface 7.31 to 7.38, and of 7.42 the ring.
+//! The constants of the FUSE protocol, kernel interface 7.31 to 7.38, and 7.42 for the ring.
 //!
 //! Source: `include/uapi/linux/fuse.h` of Linux 6.2 (7.38) and
 //! `Documentation/filesystems/fuse.rst`. Names are the kernel's, without their prefix.
 
 /// Major version of the interface.
 pub const MAJOR: u32 = 7;
-/// Newest minor version that is spoken here.
+/// Newest supported minor version.
 pub const MINOR_MAX: u32 = 38;
-/// Oldest minor version that is spoken here (Linux 5.4).
+/// Oldest supported minor version (Linux 5.4).
 pub const MINOR_MIN: u32 = 31;
 /// The root of every file system.
 pub const ROOT_NODE: u64 = 1;
@@ -16,23 +16,23 @@ pub const ROOT_NODE: u64 = 1;
 pub const IN_HEADER_BYTES: usize = 40;
 /// Length of `fuse_write_in`.
 pub const WRITE_IN_BYTES: usize = 40;
-/// What goes before the payload of a write. A receive that puts that many bytes elsewhere has the
-/// payload by itself.
+/// Bytes before the payload of a write. A receive can put them into another buffer, so that the
+/// payload is alone.
 pub const WRITE_HEAD_BYTES: usize = IN_HEADER_BYTES + WRITE_IN_BYTES;
-/// Length of `fuse_out_header`, with which every answer begins.
+/// Length of `fuse_out_header`, with which every reply begins.
 pub const OUT_HEADER_BYTES: usize = 16;
 /// Length of `fuse_write_out`.
 pub const WRITE_OUT_BYTES: usize = 8;
 /// Longest name in a directory.
 pub const NAME_BYTES_MAX: usize = 255;
-/// What `max_pages` counts.
+/// Unit of `max_pages`, in bytes.
 pub const PAGE_BYTES: u32 = 4096;
 
 /// Operations.
 pub mod opcode {
     /// Find a name in a directory.
     pub const LOOKUP: u32 = 1;
-    /// The kernel forgets a node; no answer.
+    /// The kernel forgets a node; no reply.
     pub const FORGET: u32 = 2;
     /// Attributes of a node.
     pub const GETATTR: u32 = 3;
@@ -46,37 +46,37 @@ pub mod opcode {
     pub const WRITE: u32 = 16;
     /// Size of the file system.
     pub const STATFS: u32 = 17;
-    /// The last user of an open file is gone.
+    /// The last user has closed an open file.
     pub const RELEASE: u32 = 18;
     /// Make a file's data durable.
     pub const FSYNC: u32 = 20;
-    /// One user of an open file closes it.
+    /// One user closes an open file.
     pub const FLUSH: u32 = 25;
-    /// Agree on version and abilities; always the first.
+    /// Negotiate version and features; always the first.
     pub const INIT: u32 = 26;
     /// Open a directory.
     pub const OPENDIR: u32 = 27;
     /// List an open directory.
     pub const READDIR: u32 = 28;
-    /// The last user of an open directory is gone.
+    /// The last user has closed an open directory.
     pub const RELEASEDIR: u32 = 29;
     /// Make a directory durable.
     pub const FSYNCDIR: u32 = 30;
-    /// May this user?
+    /// Check a user's access.
     pub const ACCESS: u32 = 34;
-    /// The user of a request was interrupted; no answer.
+    /// The user of a request was interrupted; no reply.
     pub const INTERRUPT: u32 = 36;
     /// The file system is unmounted.
     pub const DESTROY: u32 = 38;
     /// A control request on an open file.
     pub const IOCTL: u32 = 39;
-    /// FORGET of many nodes; no answer.
+    /// FORGET of many nodes; no reply.
     pub const BATCH_FORGET: u32 = 42;
     /// Reserve, zero or punch a range of an open file.
     pub const FALLOCATE: u32 = 43;
 }
 
-/// What both sides may agree on in INIT; only what is used here.
+/// Features that both sides may negotiate in INIT, as far as used.
 pub mod init {
     /// Reads of one file may overlap.
     pub const ASYNC_READ: u32 = 1 << 0;
@@ -88,13 +88,13 @@ pub mod init {
     pub const PARALLEL_DIROPS: u32 = 1 << 18;
     /// `max_pages` is given.
     pub const MAX_PAGES: u32 = 1 << 22;
-    /// There are more than 32 of these: `flags2` has those that follow.
+    /// More than 32 flags exist: `flags2` has the rest.
     pub const EXTENDED: u32 = 1 << 30;
     /// Requests come over io_uring (since 7.42). In `flags2`: bit 41 of all.
     pub const OVER_IO_URING: u32 = 1 << (41 - 32);
 }
 
-/// Which fields of SETATTR count.
+/// Valid fields of SETATTR.
 pub mod setattr {
     /// The mode.
     pub const MODE: u32 = 1 << 0;
@@ -108,12 +108,12 @@ pub mod setattr {
     pub const FH: u32 = 1 << 6;
 }
 
-/// Answers to OPEN.
+/// Flags of the reply to OPEN.
 pub mod fopen {
     /// No page cache: every read and write of this file reaches the server.
     pub const DIRECT_IO: u32 = 1 << 0;
-    /// close(2) asks for no FLUSH (since 7.35): who ends with the file open must not wait for this
-    /// server.
+    /// close(2) sends no FLUSH (since 7.35): a process that ends with the file open must not wait
+    /// for this server.
     pub const NOFLUSH: u32 = 1 << 5;
     /// Writes of one file may overlap (since 7.37; unknown bits are ignored by older kernels).
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
@@ -121,7 +121,7 @@ pub mod fopen {
 
 /// Modes of `fallocate(2)`.
 pub mod falloc {
-    /// The size of the file stays.
+    /// The size of the file does not change.
     pub const KEEP_SIZE: u32 = 1 << 0;
     /// The range becomes a hole.
     pub const PUNCH_HOLE: u32 = 1 << 1;

@@ -1,10 +1,10 @@
-//! The bytes of the NBD protocol: every constant and every structure, encoded and decoded. Nothing
-//! decides here.
+//! The bytes of the NBD protocol: every constant and every structure, encoded and decoded, without
+//! decisions about them.
 //!
 //! Invariants
 //! - All integers are big-endian. Encoders append to a `Vec<u8>` or return a fixed array; decoders
 //!   take exactly the bytes of one structure and never panic on their content.
-//! - A decoder that returns `None` was given too few bytes, or bytes left over where none may be.
+//! - A decoder returns `None` if it gets too few bytes, or extra bytes where none are permitted.
 //!
 //! ```text
 //! greeting        server  u64 NBDMAGIC   u64 IHAVEOPT   u16 handshake flags
@@ -45,24 +45,24 @@ pub const REQUEST_BYTES: usize = 28;
 pub const SIMPLE_REPLY_BYTES: usize = 16;
 /// Length of a reply chunk without its payload.
 pub const CHUNK_HEADER_BYTES: usize = 20;
-/// What goes before the data in the payload of an [`chunk::OFFSET_DATA`] chunk.
+/// Bytes before the data in the payload of an [`chunk::OFFSET_DATA`] chunk.
 pub const CHUNK_OFFSET_BYTES: usize = 8;
-/// Zeroes after the answer to [`opt::EXPORT_NAME`], unless both sides agreed to leave them out.
+/// Zeroes after the reply to [`opt::EXPORT_NAME`], unless both sides agreed to omit them.
 pub const EXPORT_NAME_PADDING_BYTES: usize = 124;
 
 /// Handshake flags; the server's and the client's have the same bits.
 pub mod handshake_flag {
-    /// Unknown options are answered instead of ending the connection.
+    /// Unknown options get a reply instead of ending the connection.
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
-    /// The answer to EXPORT_NAME carries no padding.
+    /// The reply to EXPORT_NAME has no padding.
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
-/// Options a client may send while haggling.
+/// Options of the negotiation.
 pub mod opt {
-    /// Choose an export and start, in the old way that cannot fail gracefully.
+    /// Choose an export and start, in the old form, which has no error reply.
     pub const EXPORT_NAME: u32 = 1;
-    /// Give up.
+    /// End the negotiation.
     pub const ABORT: u32 = 2;
     /// List exports.
     pub const LIST: u32 = 3;
@@ -72,13 +72,13 @@ pub mod opt {
     pub const INFO: u32 = 6;
     /// Describe an export and start.
     pub const GO: u32 = 7;
-    /// Ask for structured replies.
+    /// Request structured replies.
     pub const STRUCTURED_REPLY: u32 = 8;
     /// List metadata contexts.
     pub const LIST_META_CONTEXT: u32 = 9;
     /// Choose metadata contexts.
     pub const SET_META_CONTEXT: u32 = 10;
-    /// Ask for 64-bit lengths.
+    /// Request 64-bit lengths.
     pub const EXTENDED_HEADERS: u32 = 11;
 }
 
@@ -94,17 +94,17 @@ pub mod rep {
     pub const META_CONTEXT: u32 = 4;
     /// Set in every error.
     pub const ERROR_BIT: u32 = 1 << 31;
-    /// The option is not known or not supported.
+    /// The option is unknown or unsupported.
     pub const ERR_UNSUP: u32 = ERROR_BIT | 1;
     /// The option is forbidden by the administrator.
     pub const ERR_POLICY: u32 = ERROR_BIT | 2;
-    /// The option's data make no sense.
+    /// The option's data are invalid.
     pub const ERR_INVALID: u32 = ERROR_BIT | 3;
-    /// Nothing but STARTTLS is answered before TLS is there.
+    /// TLS is required before any option but STARTTLS.
     pub const ERR_TLS_REQD: u32 = ERROR_BIT | 5;
     /// There is no such export.
     pub const ERR_UNKNOWN: u32 = ERROR_BIT | 6;
-    /// The server is going away.
+    /// The server is shutting down.
     pub const ERR_SHUTDOWN: u32 = ERROR_BIT | 7;
     /// The option's data are too long.
     pub const ERR_TOO_BIG: u32 = ERROR_BIT | 9;
@@ -116,33 +116,33 @@ pub mod info {
     pub const EXPORT: u16 = 0;
     /// The canonical name.
     pub const NAME: u16 = 1;
-    /// A line for people.
+    /// A description for people.
     pub const DESCRIPTION: u16 = 2;
     /// Smallest, preferred and largest request.
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// Transmission flags: what an export can do.
+/// Transmission flags: capabilities of an export.
 pub mod transmission_flag {
     /// Always set.
     pub const HAS_FLAGS: u16 = 1 << 0;
     /// Writes are refused.
     pub const READ_ONLY: u16 = 1 << 1;
-    /// FLUSH is understood.
+    /// FLUSH is supported.
     pub const SEND_FLUSH: u16 = 1 << 2;
-    /// The FUA flag is understood.
+    /// The FUA flag is supported.
     pub const SEND_FUA: u16 = 1 << 3;
-    /// TRIM is understood.
+    /// TRIM is supported.
     pub const SEND_TRIM: u16 = 1 << 5;
-    /// WRITE_ZEROES is understood.
+    /// WRITE_ZEROES is supported.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    /// The DF flag is understood.
+    /// The DF flag is supported.
     pub const SEND_DF: u16 = 1 << 7;
     /// Several connections see each other's flushed writes.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
-    /// CACHE is understood.
+    /// CACHE is supported.
     pub const SEND_CACHE: u16 = 1 << 10;
-    /// The FAST_ZERO flag is understood.
+    /// The FAST_ZERO flag is supported.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
@@ -152,7 +152,7 @@ pub mod cmd {
     pub const READ: u16 = 0;
     /// Write; payload follows.
     pub const WRITE: u16 = 1;
-    /// Disconnect; has no answer.
+    /// Disconnect; has no reply.
     pub const DISC: u16 = 2;
     /// Flush.
     pub const FLUSH: u16 = 3;
@@ -168,11 +168,11 @@ pub mod cmd {
 
 /// Request flags.
 pub mod cmd_flag {
-    /// Answer when the effect is on stable storage. Legal on every command.
+    /// Reply once the effect is durable. Legal on every command.
     pub const FUA: u16 = 1 << 0;
     /// WRITE_ZEROES: keep the range allocated.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// READ: answer in one chunk.
+    /// READ: reply in one chunk.
     pub const DF: u16 = 1 << 2;
     /// BLOCK_STATUS: one extent only.
     pub const REQ_ONE: u16 = 1 << 3;
@@ -208,14 +208,14 @@ pub mod extent_flag {
     pub const ZERO: u32 = 1 << 1;
     /// `forebay:cache`: on the cache device.
     pub const CACHED: u32 = 1 << 0;
-    /// `forebay:cache`: not yet on the backing store.
+    /// `forebay:cache`: dirty.
     pub const DIRTY: u32 = 1 << 1;
 }
 
 /// Defines the errors once: the numbers on the wire, and the names for people.
 macro_rules! errors {
     ($($(#[$doc:meta])* $error:ident = $code:literal $name:literal,)*) => {
-        /// Errors an answer can carry.
+        /// Errors in a reply.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u32)]
         pub enum Errno { $($(#[$doc])* $error = $code,)* }
@@ -240,36 +240,37 @@ errors! {
     Io = 5 "EIO",
     /// Out of memory.
     NoMemory = 12 "ENOMEM",
-    /// The request makes no sense.
+    /// The request is invalid.
     Invalid = 22 "EINVAL",
-    /// Past the end, or the device is full.
+    /// Beyond the end, or the device is full.
     NoSpace = 28 "ENOSPC",
-    /// Too large to be answered in one chunk.
+    /// Too large for a reply in one chunk.
     Overflow = 75 "EOVERFLOW",
     /// Not supported (a fast zero that would not be fast).
     NotSupported = 95 "ENOTSUP",
-    /// The server is going away.
+    /// The server is shutting down.
     Shutdown = 108 "ESHUTDOWN",
 }
 
 impl Errno {
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub fn code(self) -> u32 {
         self as u32
     }
 
-    /// The error of a number on the wire; numbers outside the protocol read as [`Errno::Invalid`].
+    /// Returns the error of a number on the wire; [`Errno::Invalid`] for numbers outside the
+    /// protocol.
     pub fn from_code(code: u32) -> Errno {
         Errno::ALL.iter().copied().find(|errno| errno.code() == code).unwrap_or(Errno::Invalid)
     }
 }
 
-/// Takes big-endian fields off the front of a byte string.
+/// Reads big-endian fields from the front of a byte string.
 #[derive(Debug, Clone, Copy)]
 pub struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// The next `count` bytes.
+    /// Returns the next `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (head, tail) = self.0.split_at_checked(count)?;
         self.0 = tail;
@@ -280,41 +281,41 @@ impl<'a> Fields<'a> {
         self.bytes(N)?.try_into().ok()
     }
 
-    /// The next two bytes.
+    /// Returns the next two bytes.
     pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// The next four bytes.
+    /// Returns the next four bytes.
     pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// The next eight bytes.
+    /// Returns the next eight bytes.
     pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A 32-bit length and that many bytes.
+    /// Returns the bytes after a 32-bit length.
     pub fn counted(&mut self) -> Option<&'a [u8]> {
         let count = self.u32()?;
         self.bytes(usize::try_from(count).ok()?)
     }
 
-    /// `Some` when nothing is left.
+    /// Returns `Some` when no bytes are left.
     pub fn end(self) -> Option<()> {
         self.0.is_empty().then_some(())
     }
 }
 
-/// A length as the wire has it. Lengths here are bounded far below 4 GiB; a longer one is a bug of
-/// ours that must not wrap round.
+/// Converts a length for the wire. Lengths here are bounded far below 4 GiB; a longer one is a bug
+/// of ours and must not wrap around.
 pub(crate) fn wire_len(length: usize) -> u32 {
     debug_assert!(u32::try_from(length).is_ok(), "no structure is 4 GiB long");
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-/// The text cut to at most [`STRING_BYTES_MAX`] bytes, at a character boundary.
+/// Cuts the text to at most [`STRING_BYTES_MAX`] bytes, at a character boundary.
 pub(crate) fn cut(text: &str) -> &str {
     let mut end = text.len().min(STRING_BYTES_MAX);
     while !text.is_char_boundary(end) {
@@ -323,7 +324,7 @@ pub(crate) fn cut(text: &str) -> &str {
     &text[..end]
 }
 
-/// The server's first words.
+/// Encodes the server's greeting.
 pub fn greeting(flags: u16) -> [u8; GREETING_BYTES] {
     let mut bytes = [0; GREETING_BYTES];
     bytes[..8].copy_from_slice(&MAGIC_GREETING.to_be_bytes());
@@ -332,7 +333,7 @@ pub fn greeting(flags: u16) -> [u8; GREETING_BYTES] {
     bytes
 }
 
-/// The flags of a greeting; `None` if it is not one of a newstyle server.
+/// Decodes the flags of a greeting; returns `None` if it is not one of a newstyle server.
 pub fn decode_greeting(bytes: &[u8]) -> Option<u16> {
     let mut fields = Fields(bytes);
     let known = fields.u64()? == MAGIC_GREETING && fields.u64()? == MAGIC_OPTION;
@@ -351,7 +352,7 @@ pub struct OptionHeader {
 }
 
 impl OptionHeader {
-    /// `None` if the magic number is wrong or the length is not [`OPTION_HEADER_BYTES`].
+    /// Returns `None` if the magic number is wrong or the length is not [`OPTION_HEADER_BYTES`].
     pub fn decode(bytes: &[u8]) -> Option<OptionHeader> {
         let mut fields = Fields(bytes);
         let magic = fields.u64()?;
@@ -377,7 +378,7 @@ pub fn encode_counted(out: &mut Vec<u8>, bytes: &[u8]) {
 /// An option reply without its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OptionReplyHeader {
-    /// The option that is answered.
+    /// The option of the reply.
     pub option: u32,
     /// One of [`rep`].
     pub kind: u32,
@@ -386,7 +387,8 @@ pub struct OptionReplyHeader {
 }
 
 impl OptionReplyHeader {
-    /// `None` if the magic number is wrong or the length is not [`OPTION_REPLY_HEADER_BYTES`].
+    /// Returns `None` if the magic number is wrong or the length is not
+    /// [`OPTION_REPLY_HEADER_BYTES`].
     pub fn decode(bytes: &[u8]) -> Option<OptionReplyHeader> {
         let mut fields = Fields(bytes);
         let magic = fields.u64()?;
@@ -404,14 +406,14 @@ pub fn encode_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8
     encode_counted(out, data);
 }
 
-/// A request without its payload, as it is on the wire: nothing is checked but the magic number.
+/// A request without its payload, as on the wire: only the magic number is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestHeader {
     /// Bits of [`cmd_flag`].
     pub flags: u16,
     /// One of [`cmd`].
     pub kind: u16,
-    /// The client's name for the request, returned in every answer to it.
+    /// The client's id of the request, returned in every reply to it.
     pub cookie: u64,
     /// First byte of the range.
     pub offset: u64,
@@ -420,7 +422,7 @@ pub struct RequestHeader {
 }
 
 impl RequestHeader {
-    /// The bytes of the request.
+    /// Encodes the request.
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..4].copy_from_slice(&MAGIC_REQUEST.to_be_bytes());
@@ -432,7 +434,7 @@ impl RequestHeader {
         bytes
     }
 
-    /// `None` if the magic number is wrong or the length is not [`REQUEST_BYTES`].
+    /// Returns `None` if the magic number is wrong or the length is not [`REQUEST_BYTES`].
     pub fn decode(bytes: &[u8]) -> Option<RequestHeader> {
         let mut fields = Fields(bytes);
         let magic = fields.u32()?;
@@ -448,7 +450,7 @@ impl RequestHeader {
     }
 }
 
-/// A simple reply without its payload.
+/// Encodes a simple reply without its payload.
 pub fn simple_reply(error: u32, cookie: u64) -> [u8; SIMPLE_REPLY_BYTES] {
     let mut bytes = [0; SIMPLE_REPLY_BYTES];
     bytes[..4].copy_from_slice(&MAGIC_SIMPLE_REPLY.to_be_bytes());
@@ -462,7 +464,7 @@ pub fn simple_reply(error: u32, cookie: u64) -> [u8; SIMPLE_REPLY_BYTES] {
 pub struct SimpleReply {
     /// Zero, or a number of [`Errno`].
     pub error: u32,
-    /// The request that is answered.
+    /// Cookie of the request.
     pub cookie: u64,
 }
 
@@ -473,14 +475,14 @@ pub struct ChunkHeader {
     pub flags: u16,
     /// A type of [`chunk`].
     pub kind: u16,
-    /// The request that is answered.
+    /// Cookie of the request.
     pub cookie: u64,
     /// Length of the payload that follows.
     pub length: u32,
 }
 
 impl ChunkHeader {
-    /// The bytes of the header.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; CHUNK_HEADER_BYTES] {
         let mut bytes = [0; CHUNK_HEADER_BYTES];
         bytes[..4].copy_from_slice(&MAGIC_REPLY_CHUNK.to_be_bytes());
@@ -492,7 +494,7 @@ impl ChunkHeader {
     }
 }
 
-/// Either kind of answer, told apart by its magic number.
+/// Head of either kind of reply, distinguished by its magic number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyHead {
     /// A simple reply: [`SIMPLE_REPLY_BYTES`] long.
@@ -502,7 +504,8 @@ pub enum ReplyHead {
 }
 
 impl ReplyHead {
-    /// Decodes the head at the start of `bytes`; `None` if neither kind is there in full.
+    /// Decodes the head at the start of `bytes`; returns `None` if it is incomplete or of neither
+    /// kind.
     pub fn decode(bytes: &[u8]) -> Option<ReplyHead> {
         let mut fields = Fields(bytes);
         match fields.u32()? {
@@ -519,7 +522,7 @@ impl ReplyHead {
         }
     }
 
-    /// How long the head is, told from its first four bytes.
+    /// Returns the length of the head, from its first four bytes.
     pub fn length_of(magic: [u8; 4]) -> Option<usize> {
         match u32::from_be_bytes(magic) {
             MAGIC_SIMPLE_REPLY => Some(SIMPLE_REPLY_BYTES),

@@ -1,25 +1,25 @@
-//! Option haggling: what a client asks for before transmission, and what it is told. Pure: one
-//! option in, reply bytes and an [`Outcome`] out.
+//! Option negotiation: a client's options before transmission, and their replies. Pure: one option
+//! in, reply bytes and an [`Outcome`] out.
 //!
 //! Invariants
-//! - Whatever an option holds, its answer is a function of the exports and the limits, not of the
-//!   data's length: each context is named once, each fact given once.
-//! - A failed SET_META_CONTEXT leaves no context set; so does one that named another export than GO
-//!   does.
-//! - Nothing is agreed on that was not asked for.
-//! - Where TLS is required nothing is told and nothing agreed on before it is there (FORCEDTLS of
-//!   the protocol), and nothing that was said before it counts after it, but for the client's flags
-//!   and the number of options.
+//! - The reply to an option depends on the exports and the limits, not on the length of its data:
+//!   each context is named once, each fact given once.
+//! - A failed SET_META_CONTEXT leaves no context set; so does one for another export than that of
+//!   GO.
+//! - Only requested features are negotiated.
+//! - Where TLS is required, nothing is disclosed or negotiated before it is active (FORCEDTLS of
+//!   the protocol). When it becomes active, the negotiation starts again, except for the client's
+//!   flags and the number of options.
 
 use super::codec::{self, Fields, handshake_flag, info, opt, rep, transmission_flag};
 use super::session::{CloseReason, Limits};
 use crate::directory::{ExportInfo, Exports};
 
-/// Handshake flags this server offers.
+/// Handshake flags that this server offers.
 pub const SERVER_FLAGS: u16 = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
 /// Smallest request: single bytes.
 pub const BLOCK_BYTES_MIN: u32 = 1;
-/// What requests should be a multiple of.
+/// Preferred divisor of offset and length of requests, in bytes.
 pub const BLOCK_BYTES_PREFERRED: u32 = 4096;
 
 /// A metadata context.
@@ -35,7 +35,7 @@ impl Context {
     /// All contexts, in the order they are listed.
     pub const ALL: [Context; 2] = [Context::Allocation, Context::Cache];
 
-    /// The name clients ask for.
+    /// Returns the name that clients request.
     pub fn name(self) -> &'static str {
         match self {
             Context::Allocation => "base:allocation",
@@ -43,7 +43,7 @@ impl Context {
         }
     }
 
-    /// The number chunks carry.
+    /// Returns the number in chunks.
     pub fn id(self) -> u32 {
         match self {
             Context::Allocation => 1,
@@ -51,8 +51,8 @@ impl Context {
         }
     }
 
-    /// Whether a query of LIST_META_CONTEXT asks for this context: by its name, or by its namespace
-    /// alone.
+    /// Returns whether a query of LIST_META_CONTEXT requests this context: by its name, or by its
+    /// namespace alone.
     fn listed_by(self, query: &[u8]) -> bool {
         let name = self.name().as_bytes();
         query == name || (query.ends_with(b":") && name.starts_with(query))
@@ -69,7 +69,7 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// Puts a context into the set.
+    /// Adds a context.
     pub fn insert(&mut self, context: Context) {
         match context {
             Context::Allocation => self.allocation = true,
@@ -77,7 +77,7 @@ impl Contexts {
         }
     }
 
-    /// Whether the context is in the set.
+    /// Returns whether the context is in the set.
     pub fn contains(self, context: Context) -> bool {
         match context {
             Context::Allocation => self.allocation,
@@ -85,31 +85,31 @@ impl Contexts {
         }
     }
 
-    /// Whether no context is in the set.
+    /// Returns whether the set is empty.
     pub fn is_empty(self) -> bool {
         !self.allocation && !self.cache
     }
 
-    /// The contexts in the set, in order.
+    /// Returns the contexts in the set, in order.
     pub fn iter(self) -> impl Iterator<Item = Context> {
         Context::ALL.into_iter().filter(move |context| self.contains(*context))
     }
 }
 
-/// TLS on a connection. There is no mode in which a client may choose: who is on the way could
-/// choose for it.
+/// TLS on a connection. There is no optional mode: an attacker on the network path could make the
+/// choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tls {
     /// Plaintext; STARTTLS is refused.
     #[default]
     Off,
-    /// Not there yet, and nothing goes without it.
+    /// Not active yet, and required for everything else.
     Required,
-    /// Everything goes through it.
+    /// All traffic goes through it.
     Active,
 }
 
-/// What comes after an option.
+/// The next phase after an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// More options.
@@ -118,44 +118,44 @@ pub enum Outcome {
     Enter(ExportInfo),
     /// A TLS handshake, once the reply has been sent.
     StartTls,
-    /// The end, once the reply has been sent.
+    /// The end of the connection, once the reply has been sent.
     Close(CloseReason),
 }
 
-/// What has been agreed so far.
+/// Result of the negotiation so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Handshake {
     tls: Tls,
-    /// The client understands replies to options.
+    /// The client supports replies to options.
     fixed_newstyle: bool,
     /// The client wants no padding after EXPORT_NAME.
     no_zeroes: bool,
     structured: bool,
-    /// The contexts set last, and the export they were set for.
+    /// The contexts set last, and their export.
     contexts: Option<(String, Contexts)>,
     options_seen: u32,
 }
 
-/// An option's data were not what they should be.
+/// The data of an option are invalid.
 struct Malformed(&'static str);
 
 type Parsed<T> = Result<T, Malformed>;
 
 impl Handshake {
-    /// Nothing is agreed on yet.
+    /// Creates a negotiation without results.
     pub fn new(tls: Tls) -> Self {
         Handshake { tls, ..Handshake::default() }
     }
 
-    /// TLS is there now: what was said in plaintext may have been said by anybody, and is
-    /// forgotten.
+    /// Records that TLS is active. Drops the results of the plaintext negotiation, which an
+    /// attacker may have forged.
     pub fn tls_established(&mut self) {
         self.tls = Tls::Active;
         self.structured = false;
         self.contexts = None;
     }
 
-    /// The refusal of an option whose data are too long to be looked at.
+    /// Appends the refusal of an option whose data are too long to read.
     pub fn too_long(&self, option: u32, limits: &Limits, out: &mut Vec<u8>) {
         if self.tls == Tls::Required && option != opt::STARTTLS {
             return tls_required(out, option);
@@ -174,12 +174,12 @@ impl Handshake {
         Ok(())
     }
 
-    /// Structured replies were agreed on.
+    /// Returns whether structured replies were negotiated.
     pub fn structured(&self) -> bool {
         self.structured
     }
 
-    /// The contexts that hold for an export.
+    /// Returns the contexts in effect for an export.
     pub fn contexts_for(&self, export: &ExportInfo) -> Contexts {
         match &self.contexts {
             Some((name, contexts)) if *name == export.name => *contexts,
@@ -187,7 +187,7 @@ impl Handshake {
         }
     }
 
-    /// Counts an option and says whether its data should be read, given their length.
+    /// Counts an option and checks whether it is permitted.
     pub fn admit(&mut self, header: codec::OptionHeader, limits: &Limits) -> Result<(), CloseReason> {
         self.options_seen = self.options_seen.saturating_add(1);
         if self.options_seen > limits.options_max {
@@ -199,7 +199,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// Answers one option.
+    /// Handles one option.
     pub fn option(
         &mut self,
         option: u32,
@@ -239,7 +239,7 @@ impl Handshake {
         Outcome::Continue
     }
 
-    /// EXPORT_NAME: the old way in, which has no way to say no.
+    /// Handles EXPORT_NAME, the old form, which has no error reply.
     fn export_name(&mut self, data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Outcome {
         let found = std::str::from_utf8(data).ok().and_then(|name| exports.resolve(name));
         let Some(export) = found else {
@@ -256,8 +256,8 @@ impl Handshake {
         Outcome::Enter(export)
     }
 
-    /// INFO and GO: facts about one export. `None` if the client was told that there is no such
-    /// export.
+    /// Handles INFO and GO: appends facts about one export. Returns `None` if the reply is an
+    /// error.
     fn info(
         &mut self,
         option: u32,
@@ -307,7 +307,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// LIST_META_CONTEXT and SET_META_CONTEXT.
+    /// Handles LIST_META_CONTEXT and SET_META_CONTEXT.
     fn meta_context(
         &mut self,
         option: u32,
@@ -330,7 +330,7 @@ impl Handshake {
         let mut reply = Vec::new();
         for context in matched.iter() {
             reply.clear();
-            // The number means nothing in a list; the protocol asks for zero there.
+            // The number has no meaning in a list; the protocol requires zero there.
             let id = if setting { context.id() } else { 0 };
             reply.extend_from_slice(&id.to_be_bytes());
             reply.extend_from_slice(context.name().as_bytes());
@@ -344,8 +344,8 @@ impl Handshake {
     }
 }
 
-/// An option before the TLS that is required: STARTTLS, or one that ends it all; everything else
-/// has to wait.
+/// Handles an option before the required TLS: STARTTLS, or one that ends the connection; refuses
+/// all others.
 fn before_tls(option: u32, data: &[u8], out: &mut Vec<u8>) -> Outcome {
     match option {
         opt::STARTTLS if data.is_empty() => {
@@ -384,7 +384,7 @@ fn unknown_export(out: &mut Vec<u8>, option: u32, name: &str) {
     codec::encode_option_reply(out, option, rep::ERR_UNKNOWN, codec::cut(&message).as_bytes());
 }
 
-/// LIST: the name and description of each export.
+/// Handles LIST: appends the name and description of each export.
 fn list(data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Parsed<()> {
     Fields(data).end().ok_or(Malformed("this option takes no data"))?;
     let mut entry = Vec::new();
@@ -398,7 +398,7 @@ fn list(data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Parsed<()> {
     Ok(())
 }
 
-/// What an export can do, as the client is told.
+/// Returns the transmission flags of an export.
 pub fn transmission_flags(export: &ExportInfo, structured: bool) -> u16 {
     use transmission_flag as flag;
     let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;
@@ -419,7 +419,7 @@ pub fn transmission_flags(export: &ExportInfo, structured: bool) -> u16 {
     flags
 }
 
-/// The facts a client asked for beyond size and flags.
+/// The facts that a client requested besides size and flags.
 #[derive(Default)]
 struct Wanted {
     name: bool,
@@ -454,8 +454,8 @@ fn parse_info(data: &[u8]) -> Parsed<(&str, Wanted)> {
     Ok((name, wanted))
 }
 
-/// The export and the contexts asked for. Setting takes exact names; listing also takes a namespace
-/// (`base:`), or nothing for everything.
+/// Parses the export and the requested contexts. SET_META_CONTEXT takes exact names;
+/// LIST_META_CONTEXT also takes a namespace (`base:`), or nothing for everything.
 fn parse_meta_context(data: &[u8], setting: bool) -> Parsed<(&str, Contexts)> {
     let mut fields = Fields(data);
     let name = parse_name(&mut fields)?;

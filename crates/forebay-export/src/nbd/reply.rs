@@ -1,28 +1,27 @@
-//! Answers to requests, in the form the client agreed to.
+//! Replies to requests, in the negotiated form.
 //!
 //! Purpose
-//! - [`Replier`] is small and `Copy`: whoever finishes a request can encode its answer without the
-//!   session.
+//! - [`Replier`] is small and `Copy`, so that code which completes a request can encode its reply
+//!   without the session.
 //!
 //! Invariants
-//! - With structured replies agreed, READ is answered by exactly one chunk that has the DONE flag,
-//!   and every error is a chunk with a message. Everything else is answered by a simple reply,
-//!   which the protocol allows and which is shorter. Without structured replies all answers are
-//!   simple.
-//! - Every call appends one whole answer (or, for a read, the whole header of one), so answers of
-//!   different requests may be sent in any order but never interleaved.
+//! - With structured replies, READ gets exactly one chunk, which has the DONE flag, and every error
+//!   is a chunk with a message. All other replies are simple, which the protocol permits and which
+//!   is shorter. Without structured replies, all replies are simple.
+//! - Every call appends one whole reply (or, for a read, its whole header), so replies to different
+//!   requests may be sent in any order but never interleaved.
 
 use super::codec::{self, ChunkHeader, Errno, chunk, extent_flag};
 use super::handshake::{Context, Contexts};
 use crate::request::{ClientRequest, Operation};
 
-/// The longest header that [`Replier::read_header`] makes.
+/// The longest header from [`Replier::read_header`], in bytes.
 pub const READ_HEADER_BYTES_MAX: usize = codec::CHUNK_HEADER_BYTES + codec::CHUNK_OFFSET_BYTES;
 
-/// Most extents that one answer describes; a client asks again from where an answer ends.
+/// Most extents in one reply; a client sends a further query from its end.
 pub const EXTENTS_MAX: usize = 1 << 15;
 
-/// What goes before the data of a read.
+/// The part of a reply before the data of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyHeader {
     bytes: [u8; READ_HEADER_BYTES_MAX],
@@ -39,29 +38,29 @@ impl ReplyHeader {
         header
     }
 
-    /// The bytes to send before the data.
+    /// Returns the bytes to send before the data.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }
 
-/// A stretch of the volume in one state.
+/// A range of the volume in one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extent {
-    /// Length of the stretch.
+    /// Its length.
     pub length_bytes: u64,
     /// Nothing is allocated for it.
     pub hole: bool,
     /// It reads as zeroes.
     pub zero: bool,
-    /// It is on the cache device.
+    /// It is cached.
     pub cached: bool,
-    /// It is not yet on the backing store.
+    /// It is dirty.
     pub dirty: bool,
 }
 
 impl Extent {
-    /// The flags of this extent in a context.
+    /// Returns the flags of this extent in a context.
     fn flags(&self, context: Context) -> u32 {
         let pick = |on: bool, flag: u32| if on { flag } else { 0 };
         match context {
@@ -71,28 +70,28 @@ impl Extent {
     }
 }
 
-/// Encodes answers in the form that was agreed on one connection.
+/// Encodes replies in the negotiated form of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Replier {
-    /// Structured replies were agreed.
+    /// Structured replies were negotiated.
     pub structured: bool,
-    /// The metadata contexts that were agreed.
+    /// The negotiated metadata contexts.
     pub contexts: Contexts,
 }
 
 impl Replier {
-    /// The client asks which parts of the volume are holes, or read as zeroes.
+    /// Returns whether the client requested holes and ranges that read as zeroes.
     #[must_use]
     pub fn tells_allocation(&self) -> bool {
         self.structured && self.contexts.iter().any(|context| context == Context::Allocation)
     }
 
-    /// Appends success without data: the answer to everything but READ and BLOCK_STATUS.
+    /// Appends success without data: the reply to all requests but READ and BLOCK_STATUS.
     pub fn ok(&self, out: &mut Vec<u8>, cookie: u64) {
         out.extend_from_slice(&codec::simple_reply(0, cookie));
     }
 
-    /// What to send before the `length_bytes` bytes of a read that succeeded.
+    /// Returns the header before the `length_bytes` bytes of a successful read.
     pub fn read_header(&self, cookie: u64, offset_bytes: u64, length_bytes: u32) -> ReplyHeader {
         if !self.structured {
             return ReplyHeader::of(&[&codec::simple_reply(0, cookie)]);
@@ -122,11 +121,11 @@ impl Replier {
         out.extend_from_slice(message.as_bytes());
     }
 
-    /// Appends the answer to a BLOCK_STATUS request: one chunk for each context agreed on.
+    /// Appends the reply to a BLOCK_STATUS request: one chunk for each negotiated context.
     ///
     /// `extents` describe the volume from the start of the request on, without gaps. They are
-    /// clipped to the request and merged where a context sees no difference; they may end before
-    /// the request does. No extents at all read as "plain data, not cached".
+    /// clipped to the request and merged where their flags in a context are equal; they may end
+    /// before the request does. An empty list means "plain data, not cached".
     pub fn block_status(&self, out: &mut Vec<u8>, cookie: u64, request: &ClientRequest, extents: &[Extent]) {
         if !self.structured || self.contexts.is_empty() {
             return self.error(out, cookie, Errno::Invalid, "no metadata context was agreed on");
@@ -149,8 +148,8 @@ impl Replier {
     }
 }
 
-/// The extents as one context sees them: within the request, neighbours merged, at most
-/// `count_max`, at least one.
+/// Returns the extents in one context: within the request, neighbours merged, at most `count_max`,
+/// at least one.
 fn project(context: Context, length_bytes: u64, extents: &[Extent], count_max: usize) -> Vec<(u32, u32)> {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     let mut left = u32::try_from(length_bytes).unwrap_or(u32::MAX);

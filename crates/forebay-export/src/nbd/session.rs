@@ -7,29 +7,29 @@
 //!         NeedMore        => receive into a buffer, make a new Input over it
 //!         Output          => session.take_output(&mut send_buffer); send it in order
 //!         StartTls        => do the handshake of TLS on the socket; when it is done session.tls_established(), and from
-//!                            then on input is what TLS has decrypted, and output is encrypted
+//!                            then on input is the data that TLS has decrypted, and output is encrypted
 //!         Established     => session.export() is now known: bind the connection to the volume
-//!         Request(r)      => start it; answer later through session.replier()
+//!         Request(r)      => start it; reply later through session.replier()
 //!         WritePayload(r) => find a buffer of r.request.length_bytes, or stop here and step again later;
 //!                            n = session.take_payload(&mut input, &mut buffer), and while
 //!                            session.payload_remaining() > 0 receive straight into the rest of the buffer
 //!                            and report session.payload_received(n); then start the write
-//!         Close(reason)   => finish what is in flight, close
+//!         Close(reason)   => complete the requests in flight, close
 //!     }
 //! }
 //! ```
 //!
 //! Invariants
-//! - `step` can be called at any time, with any input, also an empty one: stopping anywhere loses
+//! - `step` may be called at any time, with any input, also an empty one: stopping anywhere loses
 //!   nothing.
-//! - While there is output to take, `step` does nothing but say so. So output never grows beyond
-//!   the answer to one option or one request, whatever the client does.
+//! - While output is pending, `step` only returns [`NbdStep::Output`]. So output never exceeds the
+//!   reply to one option or one request, on any input.
 //! - Bytes kept between calls are at most one request header, or one option of at most
 //!   [`Limits::option_bytes_max`] bytes. Payload is never kept.
-//! - Every request handed out passed [`request::validate`]. What did not pass was already answered.
-//! - Not a byte that came before TLS was there is taken as one that came through it: whatever is in
-//!   the input behind STARTTLS ends the connection.
-//! - After `Close`, every further step is the same `Close` and no input is used up.
+//! - Every request handed out passed [`request::validate`]. The session has replied to all others.
+//! - Bytes from before TLS are never processed as bytes from within it: any input behind STARTTLS
+//!   ends the connection.
+//! - After `Close`, every further step returns the same `Close` and consumes no input.
 
 use thiserror::Error;
 
@@ -39,10 +39,10 @@ use super::reply::Replier;
 use crate::directory::{ExportInfo, Exports};
 use crate::request::{self, Admission, Bounds, ClientRequest, Operation, Refusal};
 
-/// How much a client may make the server do or hold.
+/// Limits on the work and memory that a client can cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest read or write; told to clients that ask.
+    /// The longest read or write; reported to clients that ask.
     pub payload_bytes_max: u32,
     /// The longest option that is read. Longer ones are skipped and refused.
     pub option_bytes_max: u32,
@@ -64,22 +64,21 @@ impl Default for Limits {
     }
 }
 
-/// A request and the client's name for it.
+/// A request with its cookie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NbdRequest {
-    /// To be given back with the answer. Nothing says that cookies in flight differ from each
-    /// other.
+    /// The client's id of the request, returned in the reply. Cookies in flight may be equal.
     pub cookie: u64,
-    /// What to do.
+    /// The request.
     pub request: ClientRequest,
 }
 
-/// What the session wants next.
+/// The next action for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NbdStep {
-    /// All input is used up.
+    /// All input is consumed.
     NeedMore,
-    /// There is output: see [`Session::take_output`].
+    /// Output is pending: see [`Session::take_output`].
     Output,
     /// All output was taken, and the next bytes in either direction are those of a TLS handshake.
     /// Repeated until [`Session::tls_established`].
@@ -90,64 +89,64 @@ pub enum NbdStep {
     Request(NbdRequest),
     /// A write whose payload comes next. Repeated until payload is taken.
     WritePayload(NbdRequest),
-    /// The connection is over.
+    /// The connection has ended.
     Close(CloseReason),
 }
 
-/// Why a connection is over.
+/// Why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CloseReason {
-    /// The client said goodbye.
+    /// The client disconnected.
     #[error("the client disconnected")]
     Disconnected,
-    /// The client gave up during the handshake.
+    /// The client aborted the handshake.
     #[error("the client gave up during the handshake")]
     Aborted,
-    /// EXPORT_NAME for an export that does not exist; the protocol has no other answer.
+    /// EXPORT_NAME for an export that does not exist; the protocol has no other reply.
     #[error("the client asked for an unknown export in the old way, which can only be answered by closing")]
     UnknownExport,
-    /// EXPORT_NAME for an export that takes no more connections; the protocol has no other answer.
+    /// EXPORT_NAME for an export at its limit on connections; the protocol has no other reply.
     #[error("the export has as many connections as it may have (connections_max)")]
     ExportFull,
-    /// EXPORT_NAME before TLS; the protocol has no other answer.
+    /// EXPORT_NAME before TLS; the protocol has no other reply.
     #[error(
         "the client asked for an export in the old way before TLS, which can only be answered by closing"
     )]
     TlsRequired,
-    /// Bytes that would have come in plaintext and been taken for encrypted ones.
+    /// Plaintext bytes behind STARTTLS, which could be taken for encrypted ones.
     #[error("data followed STARTTLS before it was answered: somebody may have injected it")]
     DataBehindStartTls,
     /// Flags that this server did not offer.
     #[error("unknown client flags {0:#x}")]
     BadClientFlags(u32),
-    /// An option that has a reply, from a client that does not understand replies.
+    /// An option with a reply, from a client that does not support replies.
     #[error("option {0} from a client without fixed newstyle")]
     OptionNeedsFixedNewstyle(u32),
-    /// Not an option where one was due.
+    /// An option was due, and its magic number is wrong.
     #[error("bad magic number instead of an option")]
     BadOptionMagic,
-    /// Not a request where one was due.
+    /// A request was due, and its magic number is wrong.
     #[error("bad magic number instead of a request")]
     BadRequestMagic,
     /// More options than the limit.
     #[error("too many options in one handshake")]
     TooManyOptions,
-    /// An option too long even to be skipped.
+    /// An option too long to skip.
     #[error("an option of {0} bytes is too long to be skipped")]
     OptionTooLong(u32),
-    /// A refused write too long to be skipped.
+    /// A refused write too long to skip.
     #[error("a refused write of {0} bytes is too long to be skipped")]
     PayloadTooLong(u32),
 }
 
 impl CloseReason {
-    /// The client ended the connection as the protocol asks.
+    /// Returns whether the client ended the connection as the protocol requires.
     pub fn is_clean(self) -> bool {
         matches!(self, CloseReason::Disconnected | CloseReason::Aborted)
     }
 }
 
-/// A cursor over bytes that were received.
+/// A cursor over received bytes.
 #[derive(Debug)]
 pub struct Input<'a> {
     bytes: &'a [u8],
@@ -160,17 +159,17 @@ impl<'a> Input<'a> {
         Input { bytes, used: 0 }
     }
 
-    /// How many bytes the session has used up.
+    /// Returns the number of bytes consumed.
     pub fn used(&self) -> usize {
         self.used
     }
 
-    /// The bytes not yet used.
+    /// Returns the remaining bytes.
     pub fn rest(&self) -> &'a [u8] {
         &self.bytes[self.used..]
     }
 
-    /// All bytes are used up.
+    /// Returns whether all bytes are consumed.
     pub fn is_empty(&self) -> bool {
         self.used == self.bytes.len()
     }
@@ -184,7 +183,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Where in the conversation a session is: what the next byte belongs to.
+/// Phase of a session: the structure that the next byte belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
     ClientFlags,
@@ -201,7 +200,7 @@ enum Phase {
         request: NbdRequest,
         left: u32,
     },
-    /// Payload of a write that was refused; the answer goes out when it is over.
+    /// Payload of a refused write; the reply follows its end.
     PayloadSkip {
         left: u32,
         refusal: Answer,
@@ -209,7 +208,7 @@ enum Phase {
     Closed(CloseReason),
 }
 
-/// An answer the session gives itself.
+/// A reply of the session itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Answer {
     cookie: u64,
@@ -217,7 +216,7 @@ struct Answer {
     verdict: Verdict,
 }
 
-/// What an answer says; kept small, so that a session does not hold text while it skips.
+/// Content of a reply; small, so that a session holds no text while it skips.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Done,
@@ -234,18 +233,18 @@ pub struct Session {
     handshake: Handshake,
     export: Option<ExportInfo>,
     replier: Replier,
-    /// The start of a structure of which the rest has not come yet.
+    /// The start of an incomplete structure.
     held: Vec<u8>,
     out: Vec<u8>,
 }
 
 impl Session {
-    /// A new connection. The greeting is already there to be sent.
+    /// Creates a session for a new connection. The greeting is already pending as output.
     pub fn new(limits: Limits) -> Self {
         Session::with_tls(limits, Tls::Off)
     }
 
-    /// A new connection on which TLS is off or required.
+    /// Creates a session for a new connection, with TLS off or required.
     pub fn with_tls(limits: Limits, tls: Tls) -> Self {
         Session {
             limits,
@@ -258,7 +257,7 @@ impl Session {
         }
     }
 
-    /// Goes on with a connection between two requests that another server has had until now.
+    /// Continues a connection of another server between two requests.
     pub fn resume(limits: Limits, export: ExportInfo, replier: Replier) -> Self {
         Session {
             limits,
@@ -271,19 +270,18 @@ impl Session {
         }
     }
 
-    /// The next byte belongs to the header of a request, and everything that the session itself has
-    /// answered was taken.
+    /// Returns whether the next byte belongs to the header of a request and all output was taken.
     pub fn is_between_requests(&self) -> bool {
         self.phase == Phase::Request && self.out.is_empty()
     }
 
-    /// Takes out what there is of a header that is not complete, for [`Session::resume`] elsewhere:
-    /// it comes first there.
+    /// Removes the part of an incomplete header, for [`Session::resume`] elsewhere: there it
+    /// precedes all further input.
     pub fn take_held(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
 
-    /// Goes on to the next thing that somebody else must do.
+    /// Runs to the next action for the caller.
     pub fn step(&mut self, input: &mut Input<'_>, exports: &dyn Exports) -> NbdStep {
         loop {
             if !self.out.is_empty() {
@@ -316,7 +314,7 @@ impl Session {
         }
     }
 
-    /// Appends everything there is to send to `into`.
+    /// Appends all pending output to `into`.
     pub fn take_output(&mut self, into: &mut Vec<u8>) {
         into.append(&mut self.out);
         if self.out.capacity() > OUT_BYTES_KEPT {
@@ -324,13 +322,13 @@ impl Session {
         }
     }
 
-    /// What there is to send, for looking only.
+    /// Returns the pending output, without taking it.
     pub fn output(&self) -> &[u8] {
         &self.out
     }
 
-    /// The handshake of TLS that [`NbdStep::StartTls`] asked for is done. Without having been
-    /// asked, it changes nothing.
+    /// Records that the TLS handshake requested by [`NbdStep::StartTls`] is done. Otherwise does
+    /// nothing.
     pub fn tls_established(&mut self) {
         if self.phase == Phase::StartingTls {
             self.handshake.tls_established();
@@ -338,25 +336,25 @@ impl Session {
         }
     }
 
-    /// The export this connection is for, once established.
+    /// Returns the export of this connection, once established.
     pub fn export(&self) -> Option<&ExportInfo> {
         self.export.as_ref()
     }
 
-    /// The volume has a new size: requests are checked against it from now on. (Clients are not
-    /// told: the protocol has no message for it.)
+    /// Sets a new size of the volume, against which requests are checked from now on. (The protocol
+    /// has no message to inform clients.)
     pub fn set_size_bytes(&mut self, size_bytes: u64) {
         if let Some(export) = &mut self.export {
             export.size_bytes = size_bytes;
         }
     }
 
-    /// The encoder of answers, in the form agreed on. Final once established.
+    /// Returns the encoder of replies, in the negotiated form. Final once established.
     pub fn replier(&self) -> Replier {
         self.replier
     }
 
-    /// How much of the current write's payload has not come yet; zero when there is none to come.
+    /// Returns how many bytes of the current write's payload are outstanding; zero without one.
     pub fn payload_remaining(&self) -> usize {
         match self.phase {
             Phase::Payload { left, .. } => left as usize,
@@ -364,8 +362,7 @@ impl Session {
         }
     }
 
-    /// Moves what there is of the payload to the start of `into`; returns how many bytes were
-    /// moved.
+    /// Moves available payload to the start of `into`; returns the number of bytes moved.
     pub fn take_payload(&mut self, input: &mut Input<'_>, into: &mut [u8]) -> usize {
         let taken = input.take(self.payload_remaining().min(into.len()));
         into[..taken.len()].copy_from_slice(taken);
@@ -373,8 +370,8 @@ impl Session {
         taken.len()
     }
 
-    /// Payload came by another way: `count` bytes, received straight into their destination. More
-    /// than [`Session::payload_remaining`] is the caller's mistake and counts as all of it.
+    /// Records `count` bytes of payload that were received straight into their destination. More
+    /// than [`Session::payload_remaining`] is a bug in the caller and counts as all of it.
     pub fn payload_received(&mut self, count: usize) {
         debug_assert!(count <= self.payload_remaining(), "received past the end of the payload");
         if let Phase::Payload { left, .. } = &mut self.phase {
@@ -385,12 +382,12 @@ impl Session {
         }
     }
 
-    /// Memory held for this connection beyond the session itself.
+    /// Returns the memory held for this connection beyond the session itself, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.held.capacity() + self.out.capacity()
     }
 
-    /// Collects `wanted` bytes in `held`; true when they are there.
+    /// Collects `wanted` bytes in `held`; returns whether they are complete.
     fn gather(&mut self, wanted: usize, input: &mut Input<'_>) -> bool {
         let missing = wanted.saturating_sub(self.held.len());
         self.held.extend_from_slice(input.take(missing));
@@ -454,7 +451,7 @@ impl Session {
             Outcome::Continue => self.phase = Phase::Option,
             Outcome::StartTls if input.is_empty() => self.phase = Phase::StartingTls,
             Outcome::StartTls => {
-                self.out.clear(); // the answer, and only that: there was no output when the option came
+                self.out.clear(); // drops only this reply: there was no output when the option came
                 return self.close(CloseReason::DataBehindStartTls);
             }
             Outcome::Close(reason) => return self.close(reason),
@@ -529,11 +526,11 @@ impl Session {
         None
     }
 
-    /// The request to be served, or what to answer at once.
+    /// Returns the request to serve, or the immediate reply.
     fn judge(&self, header: &RequestHeader) -> Result<ClientRequest, Verdict> {
         let unclear = |message| Verdict::Unclear { errno: Errno::Invalid, message };
         let Some(export) = &self.export else {
-            return Err(unclear("no export was chosen")); // cannot be: requests come after the handshake
+            return Err(unclear("no export was chosen")); // unreachable: requests come after the handshake
         };
         let operation = operation(header, self.replier, export)?;
         let request =
@@ -565,21 +562,21 @@ impl Session {
     }
 }
 
-/// Output buffers above this size are given back after use.
+/// Larger output buffers are freed after use.
 const OUT_BYTES_KEPT: usize = 4096;
 
-/// Uses up at most `left` bytes of input; returns how many of them are still to come.
+/// Skips at most `left` bytes of input; returns how many of them are outstanding.
 fn skip(left: u32, input: &mut Input<'_>) -> u32 {
     let skipped = input.take(left as usize).len();
     left - u32::try_from(skipped).unwrap_or(left)
 }
 
-/// What the command and its flags ask for.
+/// Decodes a command and its flags.
 fn operation(header: &RequestHeader, replier: Replier, export: &ExportInfo) -> Result<Operation, Verdict> {
     let unclear = |message| Err(Verdict::Unclear { errno: Errno::Invalid, message });
     let has = |flag: u16| header.flags & flag != 0;
     let fua = has(cmd_flag::FUA);
-    // FUA is legal on every command, and means nothing on those that change nothing.
+    // FUA is legal on every command, and has no effect on those that change nothing.
     let (operation, own_flags) = match header.kind {
         cmd::READ => (Operation::Read, if replier.structured { cmd_flag::DF } else { 0 }),
         cmd::WRITE => (Operation::Write { fua }, 0),
@@ -608,7 +605,7 @@ fn operation(header: &RequestHeader, replier: Replier, export: &ExportInfo) -> R
     Ok(operation)
 }
 
-/// The error number the protocol wants for a refusal.
+/// Returns the error number that the protocol requires for a refusal.
 fn errno_of(header: &RequestHeader, refusal: Refusal) -> Errno {
     match refusal {
         Refusal::ReadOnly => Errno::NotPermitted,

@@ -4,8 +4,8 @@
 //! | --- | --- | --- |
 //! | `nbd+unix:///name?socket=/run/f.sock` | yes | later |
 //! | `nbd://127.0.0.1:10809/name`, `nbd://[::1]/name` | yes (port 10809 if left out) | later |
-//! | `nbds://host/name?tls=lan`, `nbds+unix:///name?socket=/p&tls=lan` | yes: with TLS only, as `[tls.lan]` says | later |
-//! | any of these with `access=staff` | yes: for those whom `[access.staff]` lists | no |
+//! | `nbds://host/name?tls=lan`, `nbds+unix:///name?socket=/p&tls=lan` | yes: with TLS only, by `[tls.lan]` | later |
+//! | any of these with `access=staff` | yes: only for clients in `[access.staff]` | no |
 //! | any with a socket, and `mode=0660`, `user=qemu`, `group=kvm` | yes: permissions of the socket's file | no |
 //! | `/dev/sdb` | no | a block device |
 //! | `file:/p`, `file:///p`, `/p`, `./p`, `p` | no | a file |
@@ -15,10 +15,10 @@
 //! | `s3:` | no | later |
 //!
 //! Invariants
-//! - In `nbd`, `fuse:`, `vhost-user:` and `file:` URIs, `%41` is decoded; bare paths are taken as
-//!   they are.
-//! - What is printed reads back as the same value.
-//! - Every error says what is wrong, at which byte of the text, and shows a text that is right.
+//! - In `nbd`, `fuse:`, `vhost-user:` and `file:` URIs, `%41` is decoded; bare paths are taken
+//!   literally.
+//! - Printed values read back as the same value.
+//! - Every error states the problem and its byte in the text, and shows a valid text.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -44,17 +44,17 @@ const EXAMPLE_BACKING: &str = "file:/srv/disk.img or /dev/sdb";
 /// Longest path of a unix socket: the kernel's address has 108 bytes, one of them the final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Why a text is not a URI that can be used here.
+/// Why a text is not a valid URI here.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("\"{text}\", at byte {at}: {problem}. For example: {example}")]
 pub struct UriError {
-    /// What was given.
+    /// The given text.
     pub text: String,
-    /// The byte of `text` where the problem is; its length if something is missing at the end.
+    /// Byte of the problem in `text`; its length if something is missing at the end.
     pub at: usize,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// One that is right.
+    /// A valid example.
     pub example: &'static str,
 }
 
@@ -81,9 +81,9 @@ pub enum ExportUri {
         endpoint: Endpoint,
         /// The name of the export; may be empty.
         name: String,
-        /// What clients must show.
+        /// Requirements on clients.
         guards: Guards,
-        /// Who may connect to the socket, if it is one in the file system.
+        /// Permissions of the socket, if it is one in the file system.
         permissions: FilePermissions,
     },
     /// As a file, over FUSE.
@@ -93,40 +93,40 @@ pub enum ExportUri {
     },
     /// As a block device, by ublk.
     Ublk {
-        /// Its name below `/dev/forebay`; that of the volume if there is none.
+        /// Its name below `/dev/forebay`; by default that of the volume.
         name: Option<String>,
     },
     /// As a block device of a virtual machine, over vhost-user.
     VhostUser {
         /// The socket; absolute.
         path: PathBuf,
-        /// Who may connect to it.
+        /// Its permissions.
         permissions: FilePermissions,
     },
 }
 
-/// What clients must show to get at an export: names of sections of the configuration that say it.
+/// Requirements on the clients of an export: names of sections of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Guards {
-    /// Everything goes through TLS, with the certificates of `[tls.NAME]`.
+    /// All traffic goes through TLS, with the certificates of `[tls.NAME]`.
     pub tls: Option<String>,
     /// Only clients that `[access.NAME]` lists find the export.
     pub access: Option<String>,
 }
 
-/// Permissions of a socket's file: who can write to it may connect. What is not said is as the
-/// server has it.
+/// Permissions of a socket's file: write permission permits connecting. The server's defaults apply
+/// to unset fields.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct FilePermissions {
     /// Permission bits, at most `0o777`.
     pub mode: Option<u32>,
-    /// Name or number of the user whose file it is.
+    /// Name or number of its owner.
     pub user: Option<String>,
     /// Name or number of its group.
     pub group: Option<String>,
 }
 
-/// What a volume's data finally rest on.
+/// The backing store of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum BackingUri {
     /// A file.
@@ -136,7 +136,7 @@ pub enum BackingUri {
 }
 
 impl BackingUri {
-    /// The path of the file or device.
+    /// Returns the path of the file or device.
     pub fn path(&self) -> &Path {
         match self {
             BackingUri::File(path) | BackingUri::Device(path) => path,
@@ -144,7 +144,7 @@ impl BackingUri {
     }
 }
 
-/// A text under inspection; makes errors that point into it.
+/// A text being parsed; creates errors that point into it.
 #[derive(Clone, Copy)]
 struct Text<'a> {
     whole: &'a str,
@@ -158,13 +158,13 @@ impl Text<'_> {
     }
 }
 
-/// Longest name of a block device: it is a file name, with something before it while it is made.
+/// Longest name of a block device: it is a file name, with a prefix while it is created.
 const DEVICE_NAME_BYTES_MAX: usize = 200;
 
-/// Schemes that are for exports alone.
+/// Schemes that are for exports only.
 const FOR_EXPORTS: [&str; 3] = ["fuse", "ublk", "vhost-user"];
 
-/// The part before the first colon, if it can be a scheme.
+/// Returns the part before the first colon, if it can be a scheme.
 fn scheme_of(text: &str) -> Option<&str> {
     let (scheme, _) = text.split_once(':')?;
     let mut letters = scheme.chars();
@@ -197,7 +197,7 @@ impl FromStr for ExportUri {
     }
 }
 
-/// `nbd+unix:///name?socket=/path`
+/// Parses `nbd+unix:///name?socket=/path`.
 fn parse_unix(text: Text<'_>, scheme: &str) -> Result<ExportUri, UriError> {
     let start = scheme.len() + 1;
     let rest = &text.whole[start..];
@@ -228,7 +228,7 @@ fn parse_unix(text: Text<'_>, scheme: &str) -> Result<ExportUri, UriError> {
     Ok(ExportUri::Nbd { endpoint, name, guards, permissions })
 }
 
-/// `nbd://host[:port][/name]`
+/// Parses `nbd://host[:port][/name]`.
 fn parse_tcp(text: Text<'_>, scheme: &str) -> Result<ExportUri, UriError> {
     let start = scheme.len() + 1;
     let Some(rest) = text.whole[start..].strip_prefix("//") else {
@@ -315,10 +315,10 @@ fn export_name(text: Text<'_>, at: usize, encoded: &str) -> Result<String, UriEr
     String::from_utf8(bytes).map_err(|_| text.error(at, "the export's name is not UTF-8"))
 }
 
-/// What follows the question mark.
+/// The part after the question mark.
 #[derive(Default)]
 struct Parameters<'a> {
-    /// The value of `socket=`, and where it starts.
+    /// The value of `socket=`, and its offset.
     socket: Option<(usize, &'a str)>,
     guards: Guards,
     permissions: FilePermissions,
@@ -371,7 +371,7 @@ fn parse_query<'a>(
 }
 
 impl FilePermissions {
-    /// Reads one of `mode=`, `user=` and `group=`, which begins at this byte.
+    /// Parses one of `mode=`, `user=` and `group=`, which begins at this byte.
     fn parse(&mut self, text: Text<'_>, at: usize, (key, value): (&str, &str)) -> Result<(), UriError> {
         let (twice, value_at) = (|| text.error(at, format!("{key}= is given twice")), at + key.len() + 1);
         if key == "mode" {
@@ -391,7 +391,7 @@ impl FilePermissions {
         place.replace(name).map_or(Ok(()), |_| Err(twice()))
     }
 
-    /// As parameters of a URI.
+    /// Returns them as parameters of a URI.
     fn parameters(&self) -> impl Iterator<Item = (&'static str, String)> {
         let named = |key, name: &Option<String>| Some((key, encode(name.as_ref()?.as_bytes())));
         let mode = self.mode.map(|mode| ("mode", format!("{mode:04o}")));
@@ -399,7 +399,7 @@ impl FilePermissions {
     }
 }
 
-/// The name of a section of the configuration.
+/// Parses the name of a section of the configuration.
 fn section_name(text: Text<'_>, at: usize, name: &str) -> Result<String, UriError> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || !name.chars().all(legal) {
@@ -408,7 +408,7 @@ fn section_name(text: Text<'_>, at: usize, name: &str) -> Result<String, UriErro
     Ok(name.to_owned())
 }
 
-/// The bytes behind percent encoding.
+/// Decodes percent encoding.
 fn decode(text: Text<'_>, at: usize, encoded: &str) -> Result<Vec<u8>, UriError> {
     let mut bytes = Vec::with_capacity(encoded.len());
     let mut rest = encoded.as_bytes();
@@ -430,7 +430,7 @@ fn decode(text: Text<'_>, at: usize, encoded: &str) -> Result<Vec<u8>, UriError>
     Ok(bytes)
 }
 
-/// Percent-encodes all but letters, digits and what is harmless in a path or query value.
+/// Percent-encodes all but letters, digits and safe characters of paths and query values.
 fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for byte in bytes {
@@ -444,8 +444,7 @@ fn encode(bytes: &[u8]) -> String {
 }
 
 impl ExportUri {
-    /// The URI that clients use: without what only this side knows, the names of sections of its
-    /// configuration.
+    /// Returns the URI for clients: without the names of sections of the server's configuration.
     pub fn for_clients(&self) -> String {
         match self {
             ExportUri::Nbd { endpoint, name, guards, .. } => {
@@ -503,7 +502,7 @@ impl FromStr for BackingUri {
         if whole.contains('\0') {
             return Err(text.error(whole.find('\0').unwrap_or(0), "a path has no zero byte"));
         }
-        // A path with a colon in a later component is a path, as is anything that starts like one.
+        // A path may have a colon in a later component, and so may a text that starts like a path.
         let scheme = scheme_of(whole).filter(|scheme| !scheme.contains('.'));
         let Some(scheme) = scheme else { return Ok(backing(PathBuf::from(whole))) };
         match scheme.to_ascii_lowercase().as_str() {
@@ -527,7 +526,7 @@ fn parse_file(text: Text<'_>) -> Result<BackingUri, UriError> {
     Ok(backing(path_behind(text, "file:")?))
 }
 
-/// `fuse:/path`
+/// Parses `fuse:/path`.
 fn parse_fuse(text: Text<'_>) -> Result<ExportUri, UriError> {
     let path = path_behind(text, "fuse:")?;
     if !path.is_absolute() || path.file_name().is_none() {
@@ -536,7 +535,7 @@ fn parse_fuse(text: Text<'_>) -> Result<ExportUri, UriError> {
     Ok(ExportUri::Fuse { path })
 }
 
-/// `ublk:` or `ublk:name`
+/// Parses `ublk:` or `ublk:name`.
 fn parse_ublk(text: Text<'_>) -> Result<ExportUri, UriError> {
     let start = "ublk:".len();
     let name = &text.whole[start..];
@@ -549,7 +548,7 @@ fn parse_ublk(text: Text<'_>) -> Result<ExportUri, UriError> {
     }
 }
 
-/// What keeps a text from being the name of a block device, and at which byte.
+/// Returns why a text cannot be the name of a block device, and the byte of the problem.
 pub fn device_name_problem(name: &str) -> Option<(usize, &'static str)> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match name.find(|c| !legal(c)) {
@@ -564,7 +563,7 @@ pub fn device_name_problem(name: &str) -> Option<(usize, &'static str)> {
     }
 }
 
-/// `vhost-user:/path`, with permissions of the socket
+/// Parses `vhost-user:/path`, with permissions of the socket.
 fn parse_vhost_user(text: Text<'_>) -> Result<ExportUri, UriError> {
     let at = "vhost-user:".len();
     no_fragment(text)?;
@@ -596,7 +595,7 @@ fn parse_vhost_user(text: Text<'_>) -> Result<ExportUri, UriError> {
     Ok(ExportUri::VhostUser { path, permissions })
 }
 
-/// The path in a URI that has only a path.
+/// Returns the path of a URI that has only a path.
 fn path_behind(text: Text<'_>, scheme: &str) -> Result<PathBuf, UriError> {
     let mut at = scheme.len();
     let mut path = &text.whole[at..];

@@ -1,4 +1,4 @@
-//! Texts that are URIs, texts that are not, and the place that an error points to.
+//! Valid and invalid URIs, and the byte that an error points to.
 
 use super::*;
 use proptest::prelude::*;

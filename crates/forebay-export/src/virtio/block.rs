@@ -2,10 +2,10 @@
 //!
 //! Invariants
 //! - Every request for a volume passed [`request::validate`].
-//! - A request whose status can be told is answered, whatever else is wrong with it. Only one
-//!   without a place for the status breaks its ring.
-//! - The device is made so that a driver which keeps to it asks for at most [`PAYLOAD_BYTES_MAX`]
-//!   at once: [`SEGMENTS_MAX`] segments of [`SEGMENT_BYTES_MAX`].
+//! - Every request with room for a status gets one, even if other parts are invalid. Only a request
+//!   without room for a status breaks its ring.
+//! - The device's limits are such that a compliant driver requests at most [`PAYLOAD_BYTES_MAX`] at
+//!   once: [`SEGMENTS_MAX`] segments of [`SEGMENT_BYTES_MAX`].
 
 use super::memory::{self, Gone, GuestMemory, Segment};
 use super::ring::Chain;
@@ -15,11 +15,11 @@ use vm_memory::{Bytes, GuestAddress};
 
 /// Unit of the protocol's addresses and lengths, in bytes.
 pub const SECTOR_BYTES: u64 = 512;
-/// Less than a block of the cache costs a read of the rest.
+/// A write of less than a block of the cache costs a read of the rest.
 const PHYSICAL_BYTES: u32 = 4096;
 /// The longest read or write.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
-/// Most segments of data in a request of a driver that keeps to the configuration ...
+/// Most segments of data in a request of a compliant driver ...
 pub const SEGMENTS_MAX: u32 = 126;
 /// ... and most bytes of each.
 pub const SEGMENT_BYTES_MAX: u32 = 256 << 10;
@@ -30,34 +30,34 @@ pub const RANGES_MAX: u32 = 32;
 pub const RANGE_SECTORS_MAX: u32 = (u32::MAX as u64 / SECTOR_BYTES) as u32;
 /// Bytes of a name that a guest can see.
 pub const ID_BYTES: usize = 20;
-/// Bytes of the configuration space: as many as a vhost-user message can ask for.
+/// Bytes of the configuration space: the most that a vhost-user message can request.
 pub const CONFIG_BYTES: usize = 256;
 
 /// Features (bits) of a block device, and of its rings.
 pub mod feature {
-    /// There is a longest segment.
+    /// The device has a longest segment.
     pub const SIZE_MAX: u64 = 1 << 1;
-    /// There is a highest number of segments.
+    /// The device has a highest number of segments.
     pub const SEG_MAX: u64 = 1 << 2;
-    /// The size of a logical block is told.
+    /// The device reports the size of a logical block.
     pub const BLK_SIZE: u64 = 1 << 6;
-    /// Writes are durable after a flush; without it each of them is.
+    /// Writes are durable after a flush; without this feature, every write is durable.
     pub const FLUSH: u64 = 1 << 9;
-    /// The size of a physical block is told.
+    /// The device reports the size of a physical block.
     pub const TOPOLOGY: u64 = 1 << 10;
     /// Several rings.
     pub const MQ: u64 = 1 << 12;
-    /// Discarding.
+    /// Discards.
     pub const DISCARD: u64 = 1 << 13;
-    /// Writing zeroes without sending them.
+    /// Writes of zeroes without payload.
     pub const WRITE_ZEROES: u64 = 1 << 14;
-    /// A descriptor may be a table of others.
+    /// A descriptor may refer to a table of others.
     pub const INDIRECT: u64 = 1 << 28;
-    /// Kicks and signals by position.
+    /// Kicks and signals are suppressed by ring position.
     pub const EVENT_IDX: u64 = 1 << 29;
     /// virtio 1.
     pub const VERSION_1: u64 = 1 << 32;
-    /// All that this device has.
+    /// All that this device supports.
     pub const ALL: u64 = SIZE_MAX
         | SEG_MAX
         | BLK_SIZE
@@ -82,41 +82,41 @@ const FLUSH: u32 = 4;
 const GET_ID: u32 = 8;
 const DISCARD: u32 = 11;
 const WRITE_ZEROES: u32 = 13;
-/// Flag of a range: it may be a hole afterwards.
+/// Flag of a range: it may become a hole.
 const UNMAP: u32 = 1;
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
     /// Done.
     Ok = 0,
-    /// Failed, or not valid.
+    /// Failed, or invalid.
     IoError = 1,
-    /// The device does not know it.
+    /// Unknown to the device.
     Unsupported = 2,
 }
 
-/// The chain has no byte that the device may write, so nobody can be told how it ended.
+/// The chain has no byte that the device may write, so the device cannot report a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("a request has no place for its status")]
 pub struct NoStatus;
 
-/// What the device is.
+/// Properties of the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Bytes of the volume; a part of a sector at the end cannot be reached.
+    /// Bytes of the volume; a partial sector at the end is not accessible.
     pub size_bytes: u64,
-    /// Its logical block: the sector of the backing store, 512 or 4096 bytes. Partition tables
-    /// count in it, so a guest must see the one that the disk was partitioned with.
+    /// Its logical block: the sector of the backing store, 512 or 4096 bytes. Partition tables use
+    /// it as their unit, so a guest must see the one with which the disk was partitioned.
     pub block_bytes: u32,
     /// Rings that it serves.
     pub rings: u16,
-    /// Its name, as guests see it.
+    /// Its name for guests.
     pub id: [u8; ID_BYTES],
 }
 
-/// What follows from a request.
+/// The work of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
     /// Data between a range of the volume and guest memory.
@@ -128,21 +128,21 @@ pub enum Work {
     },
     /// Ranges without data, or a flush.
     Plain(Vec<ClientRequest>),
-    /// Nothing to do; so many bytes were written to guest memory.
+    /// No work; the device wrote this many bytes to guest memory.
     Answered(Status, u32),
 }
 
 /// A request of a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockRequest {
-    /// What to do.
+    /// Its work.
     pub work: Work,
-    /// Where the status goes.
+    /// Address of the status.
     status_at: u64,
 }
 
 impl BlockRequest {
-    /// Tells how it ended; gives the bytes that the device has written, for the ring.
+    /// Writes the status; returns the bytes that the device has written, for the ring.
     ///
     /// # Errors
     /// [`Gone`]
@@ -160,14 +160,14 @@ impl BlockRequest {
 }
 
 impl Device {
-    /// The name for guests: as much of `name` as fits.
+    /// Returns the name for guests: as much of `name` as fits.
     pub fn id_of(name: &str) -> [u8; ID_BYTES] {
         let mut id = [0; ID_BYTES];
         id.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
         id
     }
 
-    /// The configuration space (`struct virtio_blk_config`, and zeroes behind it).
+    /// Returns the configuration space (`struct virtio_blk_config`, then zeroes).
     pub fn config(&self) -> [u8; CONFIG_BYTES] {
         let mut config = [0; CONFIG_BYTES];
         let mut put = |at: usize, bytes: &[u8]| config[at..at + bytes.len()].copy_from_slice(bytes);
@@ -175,8 +175,8 @@ impl Device {
         put(8, &SEGMENT_BYTES_MAX.to_le_bytes());
         put(12, &SEGMENTS_MAX.to_le_bytes());
         put(20, &self.block_bytes.to_le_bytes());
-        // A physical block has a power of two of logical ones, and is the least that is worth
-        // asking for.
+        // A physical block has a power of two of logical ones, and is the smallest efficient
+        // request.
         let blocks = (PHYSICAL_BYTES / self.block_bytes).max(1);
         put(24, &[blocks.ilog2() as u8, 0]);
         put(26, &(blocks as u16).to_le_bytes());
@@ -190,7 +190,7 @@ impl Device {
         config
     }
 
-    /// Understands a request. `features` are those that the driver has taken.
+    /// Parses a request. `features` are those that the driver has accepted.
     ///
     /// # Errors
     /// [`NoStatus`]
@@ -228,7 +228,7 @@ impl Device {
                 Ok(Work::Plain(vec![flush]))
             }
             DISCARD if has(feature::DISCARD) => self.ranges(memory, readable, |flags| {
-                // Only zeroes may be unmapped.
+                // Only zeroes may unmap.
                 (flags == 0).then_some(Operation::Trim { fua })
             }),
             WRITE_ZEROES if has(feature::WRITE_ZEROES) => self.ranges(memory, readable, |flags| {
@@ -250,7 +250,7 @@ impl Device {
         Ok(request.map_or(Work::Answered(Status::Ok, 0), |request| Work::Transfer { request, data }))
     }
 
-    /// A list of ranges, each with flags that say what is to be done.
+    /// Parses a list of ranges, each with flags.
     fn ranges(
         &self,
         memory: &GuestMemory,
@@ -278,7 +278,7 @@ impl Device {
         Ok(if requests.is_empty() { Work::Answered(Status::Ok, 0) } else { Work::Plain(requests) })
     }
 
-    /// A request if it may be served; `None` if there is nothing to do for it.
+    /// Checks a request; returns `None` if it has no effect.
     fn admit(
         &self,
         operation: Operation,
@@ -317,8 +317,8 @@ mod tests {
         }
     }
 
-    /// What the device makes of a header, so many bytes to read behind it, and so many to write
-    /// before the status.
+    /// Parses a header with this many bytes to read after it, and this many to write before the
+    /// status.
     fn parsed(kind: u32, sector: u64, out: &[u8], into: u32, features: u64) -> (GuestMemory, BlockRequest) {
         let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 1 << 20)]).unwrap();
         memory.write_obj(kind, GuestAddress(0)).unwrap();

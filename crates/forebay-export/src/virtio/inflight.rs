@@ -1,13 +1,13 @@
-//! Which requests of a ring were taken and not completed, in memory that outlives the process.
+//! Requests in flight of a ring, recorded in memory that outlives the process.
 //!
-//! The frontend keeps the memory. When this process is gone it gives it to the next one, which
-//! carries out once more what was taken and not completed, in the order in which it was taken.
+//! The frontend keeps the memory. After the end of this process it passes the memory to the next
+//! one, which repeats the requests in flight in the order in which they were taken.
 //!
 //! Invariants
-//! - A request is marked before the ring's position moves over it, and unmarked after the driver
-//!   can see that it is used. In between a kill leaves it marked and used; that is told by the
-//!   ring's used index, which has moved while the one here has not.
-//! - Whatever is in the memory: only heads within the ring are given out, each once.
+//! - A request is marked before the ring's position moves past it, and unmarked after the driver
+//!   can see that it is used. A kill in between leaves it marked and used; the next process detects
+//!   that because the ring's used index has moved and the copy here has not.
+//! - Whatever the memory contains, only heads within the ring are returned, each once.
 //!
 //! Layout: vhost-user specification, "Inflight I/O tracking", split rings.
 
@@ -34,7 +34,7 @@ const AT_MARK: u64 = 0;
 const AT_NEXT: u64 = 6;
 const AT_COUNTER: u64 = 8;
 
-/// Bytes for one ring of so many descriptors.
+/// Returns the bytes for one ring of this many descriptors.
 pub fn bytes_for(size: u16) -> u64 {
     (HEAD_BYTES + ENTRY_BYTES * u64::from(size)).next_multiple_of(ALIGN)
 }
@@ -42,23 +42,23 @@ pub fn bytes_for(size: u16) -> u64 {
 /// Why the memory cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InflightError {
-    /// It is shorter than it has to be.
+    /// It is too short.
     #[error("the in-flight memory is too short")]
     Gone(#[from] Gone),
     /// Another version of the layout.
     #[error("the in-flight memory has version {0}; 1 is known")]
     Version(u16),
-    /// It was made for a ring of another size.
+    /// It was created for a ring of another size.
     #[error("the in-flight memory is for a ring of {there} descriptors, and the ring has {wanted}")]
     Size {
-        /// What it says.
+        /// The size in the memory.
         there: u16,
-        /// What the ring has.
+        /// The size of the ring.
         wanted: u16,
     },
 }
 
-/// The part of one ring.
+/// The in-flight record of one ring.
 #[derive(Debug)]
 pub struct Inflight {
     memory: Arc<GuestMemory>,
@@ -68,8 +68,8 @@ pub struct Inflight {
 }
 
 impl Inflight {
-    /// The part of the ring with this number, in an area for rings of `area_size` descriptors;
-    /// `size` is how many this ring has. An area of zeroes is made ready.
+    /// Opens the part of the ring with this number, in an area for rings of `area_size`
+    /// descriptors, of which this ring has `size`. Initializes an area of zeroes.
     ///
     /// # Errors
     /// [`InflightError`].
@@ -101,8 +101,8 @@ impl Inflight {
         Ok(it)
     }
 
-    /// What was taken and not completed, in the order in which it was taken; `used` is where the
-    /// ring is.
+    /// Returns the requests in flight, in the order in which they were taken; `used` is the ring's
+    /// used index.
     ///
     /// # Errors
     /// [`Gone`].
@@ -128,7 +128,7 @@ impl Inflight {
         Ok(taken.into_iter().map(|(_, head)| head).collect())
     }
 
-    /// A request is being taken. `head` is within the ring.
+    /// Records that a request is being taken. `head` is within the ring.
     ///
     /// # Errors
     /// [`Gone`].
@@ -138,7 +138,7 @@ impl Inflight {
         self.store(entry(head) + AT_MARK, 1u8)
     }
 
-    /// The driver is about to see that a request is used.
+    /// Records that a request is about to become used.
     ///
     /// # Errors
     /// [`Gone`].
@@ -147,7 +147,7 @@ impl Inflight {
         self.store(AT_LAST_HEAD, head)
     }
 
-    /// The driver can see it: the ring's used index is `used`.
+    /// Records that a request is used: the ring's used index is `used`.
     ///
     /// # Errors
     /// [`Gone`].

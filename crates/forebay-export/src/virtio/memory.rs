@@ -14,24 +14,24 @@ pub struct Segment {
     pub len: u32,
 }
 
-/// Guest memory is not where it was when it was looked at.
+/// Guest memory was unmapped or moved since its check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("guest memory was taken away under a request")]
 pub struct Gone;
 
-/// Whether all of a range is guest memory.
+/// Returns whether a whole range is guest memory.
 pub fn is_there(memory: &GuestMemory, address: u64, len: u64) -> bool {
     let Ok(len) = usize::try_from(len) else { return false };
     address.checked_add(len as u64).is_some()
         && memory.check_range(GuestAddress(address), len, Permissions::ReadWrite)
 }
 
-/// Bytes of all segments.
+/// Returns the bytes of all segments.
 pub fn total(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| u64::from(segment.len)).sum()
 }
 
-/// Takes bytes away from the front.
+/// Removes bytes from the front.
 pub fn drop_front(segments: &mut Vec<Segment>, mut bytes: u32) {
     let mut whole = 0;
     for segment in segments.iter_mut() {
@@ -46,7 +46,7 @@ pub fn drop_front(segments: &mut Vec<Segment>, mut bytes: u32) {
     segments.drain(..whole);
 }
 
-/// Takes the last byte away, and gives its address.
+/// Removes the last byte, and returns its address.
 pub fn pop_last_byte(segments: &mut Vec<Segment>) -> Option<u64> {
     let last = segments.last_mut()?;
     last.len -= 1;
@@ -58,7 +58,7 @@ pub fn pop_last_byte(segments: &mut Vec<Segment>) -> Option<u64> {
 }
 
 /// Calls `f` with the pieces of memory that hold `len` bytes of the segments from `skip` on, and
-/// how many of those bytes come before each.
+/// the offset of each among those bytes.
 fn pieces(
     segments: &[Segment],
     mut skip: u64,
@@ -84,8 +84,7 @@ fn pieces(
 
 /// Reads bytes of the segments, from `skip` on.
 ///
-/// # Errors
-/// [`Gone`], also if the segments have not so many bytes.
+/// [`Gone`], also if the segments have fewer bytes.
 pub fn read(memory: &GuestMemory, segments: &[Segment], skip: u64, into: &mut [u8]) -> Result<(), Gone> {
     pieces(segments, skip, into.len(), |address, part| {
         memory.read_slice(&mut into[part], address).map_err(|_| Gone)
@@ -94,8 +93,7 @@ pub fn read(memory: &GuestMemory, segments: &[Segment], skip: u64, into: &mut [u
 
 /// Writes bytes of the segments, from `skip` on.
 ///
-/// # Errors
-/// [`Gone`], also if the segments have not so many bytes.
+/// [`Gone`], also if the segments have fewer bytes.
 pub fn write(memory: &GuestMemory, segments: &[Segment], skip: u64, from: &[u8]) -> Result<(), Gone> {
     pieces(segments, skip, from.len(), |address, part| {
         memory.write_slice(&from[part], address).map_err(|_| Gone)

@@ -1,14 +1,14 @@
 //! virtio block devices: rings in the memory of a virtual machine, and the requests in them.
 //!
 //! - [`memory`]: guest memory, as a list of segments and as bytes.
-//! - [`inflight`]: which requests were taken and not completed, in memory that outlives a process.
-//! - [`ring`]: a split ring: what is available, chains of descriptors, what was used.
+//! - [`inflight`]: requests in flight, recorded in memory that outlives a process.
+//! - [`ring`]: a split ring: available requests, chains of descriptors, used requests.
 //! - [`block`]: the block device: features, configuration, requests.
 //!
-//! Everything that is read here belongs to a guest, which may change it at any time and mean harm.
-//! So each value is read once, checked, and used as it was read.
+//! All data read here belongs to a guest, which may be hostile and change it at any time. So each
+//! value is read once, checked, and used as read.
 //!
-//! Numbers in rings are little-endian, and read as those of the host are.
+//! Integers in rings are little-endian, and read in the host's byte order.
 //!
 //! Source: Virtual I/O Device (VIRTIO) Version 1.2, sections 2.7 (split rings) and 5.2 (block
 //! device).

@@ -1,4 +1,4 @@
-//! `docs/use/nbd.md` and the code say the same.
+//! `docs/use/nbd.md` and the code agree.
 
 use forebay_export::nbd::codec::{Errno, STRING_BYTES_MAX};
 use forebay_export::nbd::reply::EXTENTS_MAX;
@@ -9,7 +9,7 @@ fn page() -> String {
     std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/use/nbd.md")).unwrap()
 }
 
-/// A size as a sentence has it: with a space before the unit.
+/// Formats a size for a sentence: with a space before the unit.
 fn size(bytes: u32) -> String {
     let text = ByteSize(u64::from(bytes)).to_string();
     let unit = text.find(|c: char| c.is_ascii_alphabetic()).unwrap();

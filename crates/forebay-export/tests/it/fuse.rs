@@ -1,4 +1,4 @@
-//! The FUSE session against hand-made requests, and against bytes that no kernel would send.
+//! The FUSE session with hand-made requests, and with bytes that no kernel would send.
 
 use std::ffi::OsStr;
 
@@ -42,7 +42,7 @@ fn word_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// Steps over one request; the answer must be one whole message for it.
+/// Steps over one request; the reply must be one whole message for it.
 fn step<T: Tree>(session: &mut Session<T>, bytes: &[u8]) -> (FuseStep, Vec<u8>) {
     let mut out = Vec::new();
     let step = session.step(bytes, bytes.len(), &mut out).unwrap();
@@ -53,7 +53,7 @@ fn step<T: Tree>(session: &mut Session<T>, bytes: &[u8]) -> (FuseStep, Vec<u8>) 
     (step, out)
 }
 
-/// The error number of an answer.
+/// Returns the error number of a reply.
 fn error(answer: &[u8]) -> i32 {
     -(word_at(answer, 4) as i32)
 }
@@ -85,7 +85,7 @@ fn transfer(handle: u64, offset: u64, length: u32, flags: u32) -> Vec<u8> {
     [longs(&[handle, offset]), words(&[length, 0]), longs(&[0]), words(&[flags, 0])].concat()
 }
 
-/// A WRITE as the session sees it: what goes before the payload, and the length of all of it.
+/// Returns a WRITE in the session's view: the part before the payload, and the whole length.
 fn write(handle: u64, offset: u64, length: u32, flags: u32) -> (Vec<u8>, usize) {
     let mut bytes = request(opcode::WRITE, FILE, &transfer(handle, offset, length, flags));
     let all = bytes.len() + length as usize;
@@ -225,9 +225,9 @@ fn holes_and_ranges_of_zeroes_are_zeroes() {
     let (FuseStep::Volume(clipped), _) = allocate(SIZE - 5, u64::MAX, 3) else { panic!("zeroes") };
     assert_eq!(clipped.request.length_bytes, 5);
     for (offset, length, mode, errno) in [
-        (0, SIZE, 0, 0),                     // all of it is there
+        (0, SIZE, 0, 0),                     // the whole range exists
         (0, SIZE, falloc::KEEP_SIZE, 0),     // the same
-        (SIZE + 9, 9, 3, 0),                 // a hole behind the end
+        (SIZE + 9, 9, 3, 0),                 // a hole beyond the end
         (1, SIZE, 0, Errno::NoSpace as i32), // would grow
         (0, SIZE + 1, falloc::ZERO_RANGE, Errno::NoSpace as i32),
         (0, 4096, 8, Errno::NotSupported as i32), // collapse
@@ -430,8 +430,8 @@ fn some_opcode() -> impl Strategy<Value = u32> {
     prop_oneof![4 => 0u32..52, 1 => any::<u32>()]
 }
 
-/// Whatever comes, the session answers with at most one whole message for the right request, and
-/// hands out only what is inside the volume.
+/// On any bytes, the session returns at most one whole message, for the right request, and hands
+/// out only ranges inside the volume.
 fn survives<T: Tree>(session: &mut Session<T>, bytes: &[u8]) -> Result<(), TestCaseError> {
     let mut out = Vec::new();
     let Ok(step) = session.step(bytes, bytes.len(), &mut out) else {
@@ -471,7 +471,7 @@ proptest! {
         step(&mut control, &request(opcode::LOOKUP, 1, b"file-2\0"));
         step(&mut control, &request(opcode::OPEN, 2, &words(&[2, 0])));
         for (opcode, node, mut body, number) in messages {
-            // Small handles and sizes, so that many requests get beyond the first check.
+            // Small handles and sizes, so that many requests pass the first check.
             if number % 2 == 0 && body.len() >= 24 {
                 body[..8].copy_from_slice(&(number >> 8 & 3).to_le_bytes());
                 body[18..20].fill(0);

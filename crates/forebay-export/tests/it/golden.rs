@@ -1,11 +1,11 @@
-//! The bytes of each structure, written out. A change here is a change of the protocol.
+//! The literal bytes of each structure. A change here is a change of the protocol.
 
 use forebay_export::nbd::codec::*;
 use forebay_export::nbd::reply::{Extent, Replier};
 use forebay_export::nbd::{Contexts, Errno};
 use forebay_export::request::{ClientRequest, Operation};
 
-/// Bytes from hexadecimal digits and spaces.
+/// Returns bytes from hexadecimal digits and spaces.
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
@@ -150,7 +150,7 @@ fn block_status_survives_odd_extents() {
     assert_eq!(status(false, u64::from(u32::MAX), &[huge, huge, zero], only_base), none);
     let refused = status(false, 512, &[huge], SIMPLE);
     assert_eq!(refused, hex("67446698 00000016 0000000000000009"));
-    // As many extents as there may be, and no more.
+    // The maximum number of extents, and no more.
     let striped: Vec<Extent> =
         (0..40_000).map(|at| Extent { length_bytes: 1, hole: at % 2 == 0, ..Extent::default() }).collect();
     let bytes = status(false, 1 << 30, &striped, only_base);

@@ -1,4 +1,5 @@
-//! Scripts of the handshake: each option in its good and bad forms, byte for byte where it matters.
+//! Scripts of the handshake: each option in its valid and invalid forms, byte for byte where it
+//! matters.
 
 use crate::common::*;
 use forebay_export::directory::ExportInfo;
@@ -302,7 +303,7 @@ fn bad_magic_closes() {
     let mut peer = greeted(3);
     peer.feed(&[0; 16], &mut Vec::new());
     assert_eq!(peer.closed(), Some(CloseReason::BadOptionMagic));
-    // And it stays closed, without using up input.
+    // The session stays closed, and consumes no input.
     let mut out = Vec::new();
     peer.feed(&hello("db", true), &mut out);
     assert!(out.is_empty());

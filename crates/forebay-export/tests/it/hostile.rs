@@ -1,5 +1,5 @@
-//! Peers that lie: garbage and damaged conversations, against the session and against the client.
-//! Nothing may panic, hang, or take memory beyond its limits.
+//! Hostile peers: garbage and damaged conversations, for the session and for the client. None may
+//! cause a panic, a hang, or memory beyond the limits.
 
 use std::io::{self, Read, Write};
 
@@ -10,7 +10,7 @@ use forebay_export::nbd::client::{ClientError, NbdClient, Wishes, list_exports};
 use forebay_export::nbd::codec::*;
 use proptest::prelude::*;
 
-/// Feeds bytes in pieces of any size. Every request that gets through must be within bounds.
+/// Feeds bytes in pieces of any size. Every accepted request must be within bounds.
 fn survive(bytes: &[u8], piece: usize, payload: Payload) -> Peer {
     let mut peer = Peer::with_limits(two_exports(), TIGHT);
     peer.payload = payload;
@@ -86,7 +86,7 @@ fn payload() -> impl Strategy<Value = Payload> {
     prop::sample::select(vec![Payload::Copy, Payload::Direct])
 }
 
-/// A server that sends these bytes whatever it is told.
+/// A server that sends these bytes, and ignores its input.
 #[derive(Debug)]
 struct Liar(io::Cursor<Vec<u8>>);
 
@@ -106,7 +106,7 @@ impl Write for Liar {
     }
 }
 
-/// A pipe that keeps what the server said.
+/// A pipe that records the server's bytes.
 #[derive(Debug)]
 struct Recorder(Pipe, Vec<u8>);
 
@@ -202,7 +202,7 @@ proptest! {
 }
 
 /// The same damage on every run and machine: each byte of a conversation set to each of a few
-/// values, each 32-bit word to each of a few more, the end cut off everywhere.
+/// values, each 32-bit word to each of a few more, the conversation cut at every byte.
 #[test]
 fn every_single_byte_and_word_damaged() {
     let good = conversation();
@@ -227,7 +227,7 @@ fn every_single_byte_and_word_damaged() {
     }
 }
 
-/// Named ways to be nasty, each with the end it must come to.
+/// Named hostile conversations, each with its required end.
 #[test]
 fn a_corpus_of_nasty_clients() {
     let flags = 3_u32.to_be_bytes().to_vec();
@@ -284,8 +284,8 @@ fn a_corpus_of_nasty_clients() {
     }
 }
 
-/// Named ways for a server to lie about a read of 100 bytes at 1000 (cookie 1) and a status query
-/// (cookie 2), and what the client says.
+/// Named false replies of a server to a read of 100 bytes at 1000 (cookie 1) and a status query
+/// (cookie 2), with the client's error.
 #[test]
 fn a_corpus_of_lying_servers() {
     let chunk = |flags: u16, kind: u16, cookie: u64, payload: &[u8]| {

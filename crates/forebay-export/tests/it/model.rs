@@ -43,7 +43,7 @@ enum Op {
         one: bool,
     },
     Flush,
-    /// Receive the answers to everything in flight.
+    /// Receive the replies to all requests in flight.
     Receive,
 }
 
@@ -68,7 +68,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the answer to a request must be.
+/// The required reply to a request.
 enum Expect {
     Ok,
     Data(Vec<u8>),
@@ -83,7 +83,7 @@ struct Model {
 }
 
 impl Model {
-    /// The range, or the error for one past the end.
+    /// Returns the range, or the error for one beyond the end.
     fn place(&self, offset: u64, length: u32, past_end: Errno) -> Result<std::ops::Range<usize>, Expect> {
         match offset.checked_add(u64::from(length)) {
             Some(end) if end <= SIZE => Ok(offset as usize..end as usize),

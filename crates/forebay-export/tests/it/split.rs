@@ -1,11 +1,11 @@
-//! However the bytes of a connection are cut into pieces, the same comes out.
+//! The session's result does not depend on how the bytes of a connection are split.
 
 use crate::common::*;
 use forebay_export::nbd::codec::*;
 use forebay_export::nbd::{Input, Limits, NbdRequest, NbdStep, Session};
 use proptest::prelude::*;
 
-/// A connection with something of everything: good and bad options, skipped ones, all commands,
+/// A connection with all kinds of input: valid and invalid options, skipped ones, all commands,
 /// refused writes.
 fn everything() -> Vec<u8> {
     let mut bytes = 3_u32.to_be_bytes().to_vec();
@@ -30,7 +30,7 @@ fn everything() -> Vec<u8> {
             write(0, 4096, b"hello"),
             request(cmd::READ, 0, 1, 4095, 7),
             write(cmd_flag::FUA, 10_000, &[3; 150]),
-            write(0, 1 << 60, &[4; 100]), // past the end
+            write(0, 1 << 60, &[4; 100]), // beyond the end
             write(0, 0, &[5; 600]),       // too long
             request(cmd::FLUSH, 0, 2, 0, 0),
             request(cmd::TRIM, 0, 3, 0, u32::MAX),
@@ -51,18 +51,18 @@ fn everything() -> Vec<u8> {
 const LIMITS: Limits =
     Limits { payload_bytes_max: 500, option_bytes_max: 200, options_max: 20, skip_bytes_max: 1000 };
 
-/// What a runner that is short of buffers does next.
+/// The next action of a runner that is short of buffers.
 #[derive(Debug, Clone, Copy)]
 enum Mood {
-    /// Nothing: come back later, with the same bytes.
+    /// Nothing: step again later, with the same bytes.
     Wait,
-    /// Take at most so many bytes of payload out of the input.
+    /// Take at most this many bytes of payload out of the input.
     Take(usize),
-    /// Receive at most so many bytes of payload straight into their destination.
+    /// Receive at most this many bytes of payload straight into their destination.
     Receive(usize),
 }
 
-/// Runs a session at the mercy of moods, over windows of the input of at most `window` bytes.
+/// Runs a session under these moods, over windows of the input of at most `window` bytes.
 fn run_moody(bytes: &[u8], window: usize, moods: &[Mood]) -> (Vec<Event>, Vec<u8>) {
     let exports = two_exports();
     let mut session = Session::new(LIMITS);
@@ -169,7 +169,7 @@ proptest! {
             0..30,
         ),
     ) {
-        moods.push(Mood::Take(1)); // or it would never end
+        moods.push(Mood::Take(1)); // otherwise it would never end
         let bytes = everything();
         prop_assert_eq!(run_moody(&bytes, window, &moods), run_serving(&bytes, &[], Payload::Copy, false));
     }

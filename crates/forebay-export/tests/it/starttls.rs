@@ -1,5 +1,5 @@
-//! STARTTLS in each mode: what is answered before TLS, what counts after it, and what somebody in
-//! the middle may try.
+//! STARTTLS in each mode: replies before TLS, state that survives it, and attacks from the network
+//! path.
 
 use crate::common::*;
 use forebay_export::nbd::codec::*;
@@ -39,7 +39,7 @@ fn send(peer: &mut Peer, bytes: &[u8]) -> Vec<u32> {
     kinds
 }
 
-/// Everything but STARTTLS, ABORT and EXPORT_NAME.
+/// All options except STARTTLS, ABORT and EXPORT_NAME.
 const OTHERS: [u32; 10] = [
     opt::LIST,
     opt::INFO,
@@ -98,7 +98,7 @@ fn data_behind_starttls_is_never_taken_as_encrypted() {
         peer.session.tls_established();
         assert_eq!(send(&mut peer, &option(opt::LIST, &[])), [0u32; 0], "and nothing brings it back");
     }
-    // Bytes that come between the acknowledgement and the handshake belong to nobody either.
+    // Bytes between the acknowledgement and the handshake are refused too.
     let mut peer = greeted(Tls::Required, 3);
     assert_eq!(send(&mut peer, &option(opt::STARTTLS, &[])), [rep::ACK]);
     assert_eq!(send(&mut peer, &option(opt::LIST, &[])), [0u32; 0]);

@@ -1,5 +1,5 @@
-//! Clients that none of us wrote, against a small threaded server around the session: libnbd's
-//! tools and QEMU's. A tool that is not installed is skipped, loudly.
+//! Independent clients with a small threaded server around the session: libnbd's tools and QEMU's.
+//! A missing tool is skipped with a message.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -65,7 +65,7 @@ impl Server {
         self.directory.join(name)
     }
 
-    /// No client was cut off for what it sent.
+    /// Checks that the session refused no client.
     fn nobody_misbehaved(&self) {
         for end in self.ends.lock().unwrap().iter().flatten() {
             assert!(end.is_clean(), "a connection ended with: {end}");
@@ -108,7 +108,7 @@ fn serve(mut stream: UnixStream, disk: Arc<Mutex<Disk>>, ends: &Mutex<Vec<Option
     ends.lock().unwrap().push(peer.closed());
 }
 
-/// Runs a tool for at most a minute; `None`, with a loud word, if it is not installed.
+/// Runs a tool for at most a minute; returns `None`, with a message, if it is not installed.
 fn tool(program: &str, arguments: &[&str]) -> Option<Output> {
     if Command::new(program).arg("--version").output().is_err() {
         eprintln!("\n*** SKIPPED: {program} is not installed, so this test shows nothing ***\n");
@@ -118,7 +118,7 @@ fn tool(program: &str, arguments: &[&str]) -> Option<Output> {
     Some(output)
 }
 
-/// As [`tool`]; it must succeed. Returns what it printed.
+/// Like [`tool`], but the tool must succeed. Returns its output.
 fn run(program: &str, arguments: &[&str]) -> Option<String> {
     let output = tool(program, arguments)?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -131,7 +131,7 @@ fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Data with pages of zeroes between.
+/// Returns data with pages of zeroes in between.
 fn image() -> Vec<u8> {
     let mut bytes = vec![0; SIZE as usize];
     let mut state = 1_u64;
@@ -327,7 +327,7 @@ fn fio_writes_and_verifies_at_depth() {
         "--verify=crc32c",
         "--verify_fatal=1",
         "--do_verify=1",
-        "--verify_state_save=0", // or it leaves a file behind
+        "--verify_state_save=0", // otherwise it leaves a file behind
     ];
     if run("fio", &arguments).is_some() {
         assert!(server.disk.lock().unwrap().flushes > 1);
@@ -344,7 +344,7 @@ fn our_client_over_a_socket() {
     let image = image();
     client.write_at(0, &image, false).unwrap();
     client.flush().unwrap();
-    // Thirty-two in flight from one thread, long and short, in a scattered order.
+    // Thirty-two in flight from one thread, long and short, in random order.
     let mut data = Vec::new();
     let mut places = std::collections::HashMap::new();
     for number in 0..2000_u64 {
@@ -367,7 +367,7 @@ fn our_client_over_a_socket() {
     server.nobody_misbehaved();
 }
 
-/// Our client against a server that none of us wrote.
+/// Our client with an independent server.
 #[test]
 fn our_client_against_nbdkit() {
     let directory = std::env::temp_dir().join(format!("forebay-export-{}-nbdkit", std::process::id()));
@@ -380,7 +380,7 @@ fn our_client_against_nbdkit() {
     let arguments = ["-f", "-U", path(&socket), "memory", "64M"];
     let mut child = Command::new("nbdkit").args(arguments).spawn().unwrap();
     for _ in 0..500 {
-        // The file is there before anybody listens.
+        // The file exists before the server listens.
         if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
             break;
         }

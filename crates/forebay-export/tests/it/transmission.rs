@@ -1,18 +1,18 @@
-//! Requests: what is let through, what is answered at once, and how.
+//! Requests: which ones the session passes on, and which ones it replies to at once, and how.
 
 use crate::common::*;
 use forebay_export::nbd::codec::*;
 use forebay_export::nbd::{CloseReason, Errno, Input, Limits, NbdRequest, NbdStep};
 use forebay_export::request::{ClientRequest, Operation};
 
-/// Sends bytes; returns the answers and what was let through.
+/// Sends bytes; returns the replies and the requests passed on.
 fn send(peer: &mut Peer, bytes: &[u8]) -> (Vec<u8>, Vec<Event>) {
     let mut out = Vec::new();
     peer.feed(bytes, &mut out);
     (out, std::mem::take(&mut peer.events))
 }
 
-/// The error of a single answer; zero for success.
+/// Returns the error of a single reply; zero for success.
 fn errno(answer: &[u8]) -> u32 {
     match ReplyHead::decode(answer).expect("an answer") {
         ReplyHead::Simple(reply) => {
@@ -30,7 +30,7 @@ fn errno(answer: &[u8]) -> u32 {
     }
 }
 
-/// A request that is refused: no event, this error, and the connection goes on.
+/// Checks a refused request: no event, this error, and the connection continues.
 fn refused(peer: &mut Peer, bytes: &[u8], expected: Errno) {
     let (answer, events) = send(peer, bytes);
     assert_eq!(events, [], "{bytes:?}");
@@ -243,7 +243,7 @@ fn a_runner_without_a_buffer_stops_and_goes_on_later() {
     let first = session.step(&mut input, &exports);
     assert!(matches!(first, NbdStep::WritePayload(_)));
     assert_eq!(session.payload_remaining(), 8);
-    // No buffer: asking again changes nothing, with the same input, none, or other input.
+    // No buffer: further steps change nothing, with the same input, none, or other input.
     for _ in 0..3 {
         assert_eq!(session.step(&mut input, &exports), first);
         assert_eq!(session.step(&mut Input::new(&[]), &exports), first);
@@ -256,7 +256,7 @@ fn a_runner_without_a_buffer_stops_and_goes_on_later() {
     assert!(input.is_empty());
     assert_eq!(session.take_payload(&mut input, &mut buffer[2..]), 0);
     assert_eq!(session.payload_remaining(), 6);
-    // Some bytes come straight into the buffer, the rest through the next receive.
+    // Some bytes are received straight into the buffer, the rest with the next receive.
     buffer[2..5].copy_from_slice(&bytes[30..33]);
     session.payload_received(3);
     let mut input = Input::new(&bytes[33..]);

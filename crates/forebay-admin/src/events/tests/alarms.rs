@@ -1,4 +1,4 @@
-//! Alarms: raised once, acknowledged for everybody, cleared by the end of the condition.
+//! Alarms: raised once, acknowledged for all users, cleared by the end of the condition.
 
 use super::*;
 

@@ -9,7 +9,7 @@ fn progress(job: &str, message: &str) -> NewEvent {
 #[test]
 fn every_reader_gets_every_event_in_order_with_id_and_time() {
     let stage = Stage::new(HubLimits::default());
-    stage.publish([0]); // before anybody followed
+    stage.publish([0]); // before any reader follows
     let (mut one, mut two) = (stage.follow(Start::Now), stage.follow(Start::Now));
     stage.publish([1, 2]);
     stage.clock.advance(Duration::from_secs(1));
@@ -32,7 +32,7 @@ fn a_slow_reader_loses_the_oldest_and_is_told_how_many() {
     let Received::Delivery(Delivery::Gap(gap)) = slow.receive(Duration::ZERO) else { panic!("no gap") };
     assert_eq!((gap.reason, gap.lost_max), (GapReason::TooSlow, Some(5)));
     assert_eq!((gap.after.seq, gap.through.seq), (0, 5));
-    stage.publish([9]); // while it reads, more is lost: told again, before what is left
+    stage.publish([9]); // more is lost while it reads: another gap, before the remaining events
     assert_eq!(pending(&mut slow), ["too-slow:Some(1)", "7", "8", "9"]);
     stage.publish([10]);
     assert_eq!(pending(&mut slow), ["10"], "told once");
@@ -122,7 +122,7 @@ fn a_waiting_reader_is_woken_by_an_event_and_by_the_end() {
             (reader.receive(Duration::from_secs(60)), reader.receive(Duration::from_secs(60)))
         });
         stage.publish([1]);
-        std::thread::sleep(Duration::from_millis(20)); // so that it waits again; either way it must end
+        std::thread::sleep(Duration::from_millis(20)); // lets it wait again; it must end either way
         stage.hub.close();
         let (first, second) = waiting.join().unwrap();
         assert!(matches!(first, Received::Delivery(Delivery::Event(_))), "{first:?}");

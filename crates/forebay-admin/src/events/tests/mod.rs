@@ -1,4 +1,4 @@
-//! The hub as its users see it, on a clock that the tests hold.
+//! The hub as its users see it, on a clock that the tests control.
 
 mod alarms;
 mod delivery;
@@ -25,7 +25,7 @@ impl Stage {
         Self { hub: Hub::new(clock.clone(), limits), clock }
     }
 
-    /// Publishes events that say `1`, `2` ... about volume `db`.
+    /// Publishes events with the messages `1`, `2` ... about volume `db`.
     fn publish(&self, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
             self.hub.publish(NewEvent::new(EventKind::DestageFailed, number.to_string()).volume("db"));
@@ -41,7 +41,7 @@ impl Stage {
     }
 }
 
-/// Everything that waits for a reader: events by their message, gaps by reason and number.
+/// Returns all pending deliveries of a reader: events by their message, gaps by reason and number.
 fn pending(subscription: &mut Subscription) -> Vec<String> {
     let mut all = Vec::new();
     let mut last = 0;

@@ -1,4 +1,4 @@
-//! Readers that come back: history, its bounds, and what they are told about what is missing.
+//! Readers that resume: history, its bounds, and the reported gaps.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn a_reader_resumes_after_the_last_it_saw_and_then_is_live() {
     let stage = Stage::new(HubLimits { queue_events_max: 2, ..HubLimits::default() });
     stage.publish(1..=10);
     let mut back = stage.follow(stage.after(4));
-    stage.publish([11]); // while it catches up: from the history, however short the queue is
+    stage.publish([11]); // while it catches up: read from the history, so the queue limit does not matter
     assert_eq!(pending(&mut back), ["5", "6", "7", "8", "9", "10", "11"]);
     stage.publish([12]);
     assert_eq!(pending(&mut back), ["12"]);
@@ -73,7 +73,7 @@ fn after_24_hours_an_event_is_gone() {
     stage.publish([101]);
     assert_eq!(pending(&mut stage.follow(Start::Oldest)).len(), 101);
     stage.clock.advance(Duration::from_secs(1));
-    // Nobody needs to publish for it to be so.
+    // The age limit applies without a further publication.
     let got = pending(&mut stage.follow(stage.after(0)));
     let (gaps, events): (Vec<_>, Vec<_>) = got.into_iter().partition(|text| text.starts_with("too-old"));
     assert_eq!(events.last().map(String::as_str), Some("101"));

@@ -1,5 +1,5 @@
-//! Many threads publish and follow at once: nothing is lost without a word, nothing grows, nothing
-//! hangs.
+//! Many threads publish and follow concurrently: no event is lost unreported, memory stays bounded,
+//! and no thread hangs.
 
 use super::*;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const PUBLISHERS: u64 = 4;
 const EACH: u64 = 5_000;
 
-/// Follows to the end; gives how many events came, and how many were said to be lost.
+/// Follows to the end; returns the number of received events, and the number reported as lost.
 fn follow(mut subscription: Subscription, slow: bool) -> (u64, u64) {
     let (mut events, mut lost, mut last) = (0, 0, 0);
     loop {

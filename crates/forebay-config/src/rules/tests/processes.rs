@@ -1,4 +1,4 @@
-//! Rules and clients that come and go: processes that end, times that are over, identities that are
+//! Rules and clients that come and go: processes that end, rules that expire, identities that are
 //! refreshed.
 
 use std::path::Path;
@@ -21,7 +21,7 @@ fn a_rule_ends_with_its_process() {
     assert_eq!(set.compile(&Identity::unknown(), "db").decide(Direction::Read, 0, 1, Instant::now()).1, None);
     assert_eq!(set.expire(Instant::now()), []);
 
-    // Killed, but nobody has asked for its exit code: a zombie holds its number and does no I/O.
+    // Killed, but not reaped: a zombie keeps its number and does no I/O.
     child.kill().unwrap();
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut dropped = set.expire(Instant::now());

@@ -18,7 +18,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Connects to where a server listens.
+    /// Connects to a server's endpoint.
     pub fn connect(endpoint: &Endpoint) -> io::Result<Transport> {
         match endpoint {
             Endpoint::Unix(path) => UnixStream::connect(path).map(Transport::Unix),
@@ -30,7 +30,7 @@ impl Transport {
         }
     }
 
-    /// How long one send or receive may take; `None` for ever.
+    /// Limits the time of one send or receive; `None` for no limit.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Transport::Unix(stream) => {
@@ -63,7 +63,7 @@ impl Write for Transport {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(()) // sockets keep nothing back
+        Ok(()) // sockets do not buffer
     }
 }
 

@@ -5,17 +5,17 @@ use std::io::{Read, Write};
 use super::{ClientError, NbdClient, ServerInfo, receive::Buffer};
 use crate::nbd::codec::{self, Fields, OptionReplyHeader, handshake_flag, info, opt, rep};
 
-/// Longest data believed in one option reply: two strings, and some.
+/// Longest data accepted in one option reply: two strings, and some.
 const REPLY_BYTES_MAX: u32 = 16 << 10;
-/// Most replies believed to one option.
+/// Most replies accepted to one option.
 const REPLIES_MAX: usize = 1 << 16;
 
-/// What a client asks for.
+/// Features that a client requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wishes {
-    /// Structured replies: errors come with words, and block status is possible.
+    /// Structured replies: errors have messages, and block status is possible.
     pub structured: bool,
-    /// Metadata contexts, by name. Those the server does not know are left out.
+    /// Metadata contexts, by name. Names unknown to the server are ignored.
     pub contexts: Vec<String>,
     /// Use the old EXPORT_NAME instead of GO.
     pub export_name: bool,
@@ -28,7 +28,7 @@ impl Default for Wishes {
     }
 }
 
-/// The stream and what was received from it.
+/// The stream and the bytes received from it.
 struct Conversation<S> {
     stream: S,
     receive: Buffer,
@@ -42,8 +42,8 @@ struct OptionReply {
 }
 
 impl<S: Read + Write> NbdClient<S> {
-    /// Agrees with the server at the other end of `stream` and starts transmission to the export
-    /// `name`.
+    /// Negotiates with the server at the other end of `stream` and starts transmission to the
+    /// export `name`.
     pub fn handshake(stream: S, name: &str, wishes: &Wishes) -> Result<Self, ClientError> {
         if name.len() > codec::STRING_BYTES_MAX {
             return Err(ClientError::Misuse("an export's name is at most 4096 bytes long"));
@@ -66,7 +66,7 @@ impl<S: Read + Write> NbdClient<S> {
     }
 }
 
-/// The names and descriptions of all exports of the server at the other end of `stream`.
+/// Returns the names and descriptions of all exports of the server at the other end of `stream`.
 pub fn list_exports<S: Read + Write>(stream: S) -> Result<Vec<(String, String)>, ClientError> {
     let mut talk = Conversation::start(stream)?;
     let mut exports = Vec::new();
@@ -82,7 +82,7 @@ pub fn list_exports<S: Read + Write>(stream: S) -> Result<Vec<(String, String)>,
             _ => return Err(refusal(reply)),
         }
     }
-    talk.ask(opt::ABORT, &[]).ok(); // the list is complete; whether the goodbye arrives does not matter
+    talk.ask(opt::ABORT, &[]).ok(); // the list is complete; a failed disconnect does not matter
     Ok(exports)
 }
 
@@ -126,7 +126,7 @@ impl<S: Read + Write> Conversation<S> {
         Err(ClientError::Protocol("too many replies to one option"))
     }
 
-    /// The contexts the server agreed to. A server that refuses altogether agreed to none.
+    /// Returns the contexts that the server accepted; none if it refuses them all.
     fn set_contexts(&mut self, name: &str, wanted: &[String]) -> Result<Vec<(u32, String)>, ClientError> {
         let mut data = Vec::new();
         codec::encode_counted(&mut data, name.as_bytes());
@@ -181,7 +181,7 @@ impl<S: Read + Write> Conversation<S> {
     }
 }
 
-/// Takes one fact; returns which one it was. `None` if it is garbled.
+/// Stores one fact; returns its type, or `None` if it is malformed.
 fn take_info(data: &[u8], server: &mut ServerInfo) -> Option<u16> {
     let mut fields = Fields(data);
     let kind = fields.u16()?;
@@ -198,7 +198,7 @@ fn take_info(data: &[u8], server: &mut ServerInfo) -> Option<u16> {
             server.block_sizes = Some((fields.u32()?, fields.u32()?, fields.u32()?));
             fields.end()?;
         }
-        _ => {} // facts nobody asked for may come
+        _ => {} // unrequested facts are permitted
     }
     Some(kind)
 }

@@ -1,20 +1,20 @@
-//! The other end: a small blocking NBD client over anything that reads and writes.
+//! The client side: a small blocking NBD client over anything that reads and writes.
 //!
 //! Purpose
 //! - Load and verify volumes in demos and tests. One thread can keep many requests in flight:
-//!   `send_*` with cookies of its own, then [`NbdClient::recv_reply`] in whatever order the server
-//!   answers. `read_at` and `write_at` wait for each request.
+//!   `send_*` with cookies of its own, then [`NbdClient::recv_reply`] in the order of the server's
+//!   replies. `read_at` and `write_at` wait for each request.
 //!
 //! Invariants
-//! - Sends are collected and go out when [`SEND_BYTES_KEPT`] have come together, when a reply is
-//!   awaited, or with [`NbdClient::submit`].
-//! - What the server sends is checked: answers only to what was asked, data only inside what was
-//!   asked for, no structure longer than it can be. A server that breaks the protocol ends the
-//!   connection, not the program.
-//! - After an I/O or protocol error nothing more is sent or received.
+//! - Sends are collected, and sent when [`SEND_BYTES_KEPT`] are reached, when the client waits for
+//!   a reply, or with [`NbdClient::submit`].
+//! - Data from the server is checked: replies only to known requests, data only within the
+//!   requested range, no structure above its maximum length. A server that breaks the protocol ends
+//!   the connection, not the program.
+//! - After an I/O or protocol error the client sends and receives nothing.
 //!
-//! A caller that sends much more than the sockets hold without receiving can stand still against a
-//! server that does the same; keep the bytes in flight bounded.
+//! A caller that sends much more than the sockets hold without receiving can deadlock with a server
+//! that does the same; keep the bytes in flight bounded.
 
 mod connect;
 mod greet;
@@ -29,23 +29,23 @@ use super::codec::{Errno, RequestHeader, cmd, cmd_flag, rep};
 pub use connect::Transport;
 pub use greet::{Wishes, list_exports};
 
-/// Sends above this many bytes are not collected any longer.
+/// Sends above this size are not collected.
 pub const SEND_BYTES_KEPT: usize = 64 << 10;
 
-/// A request that the server refused or could not do.
+/// A request that the server refused or failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the server answered {errno}{}{}", .offset_bytes.map(|at| format!(" at byte {at}")).unwrap_or_default(),
     if .message.is_empty() { String::new() } else { format!(": {}", .message) })]
 pub struct RequestError {
-    /// What kind of error.
+    /// The error number.
     pub errno: Errno,
-    /// The server's words; empty without structured replies.
+    /// The server's message; empty without structured replies.
     pub message: String,
-    /// The first bad byte, if the server said.
+    /// The first bad byte, if the server reported it.
     pub offset_bytes: Option<u64>,
 }
 
-/// What can go wrong for a client.
+/// Errors of a client.
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// The connection failed.
@@ -59,13 +59,13 @@ pub enum ClientError {
     Handshake {
         /// One of [`rep`].
         kind: u32,
-        /// The server's words.
+        /// The server's message.
         message: String,
     },
-    /// The server refused or failed one request; the connection goes on.
+    /// The server refused or failed one request; the connection continues.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The caller asked for something that cannot be sent.
+    /// The caller's request cannot be sent.
     #[error("{0}")]
     Misuse(&'static str),
 }
@@ -82,32 +82,32 @@ fn refusal_name(kind: u32) -> &'static str {
     }
 }
 
-/// What the server said about the export.
+/// The server's description of the export.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServerInfo {
-    /// The canonical name, or the one asked for if the server gave none.
+    /// The canonical name, or the requested one if the server gave none.
     pub name: String,
-    /// A line for people; may be empty.
+    /// A description for people; may be empty.
     pub description: String,
     /// Size of the export.
     pub size_bytes: u64,
     /// Bits of [`super::codec::transmission_flag`].
     pub flags: u16,
-    /// Smallest, preferred and largest request, if the server said.
+    /// Smallest, preferred and largest request, if the server gave them.
     pub block_sizes: Option<(u32, u32, u32)>,
-    /// Structured replies were agreed.
+    /// Structured replies were negotiated.
     pub structured: bool,
-    /// The metadata contexts that were agreed: their numbers and names.
+    /// The negotiated metadata contexts: their numbers and names.
     pub contexts: Vec<(u32, String)>,
 }
 
 impl ServerInfo {
-    /// Whether a bit of [`super::codec::transmission_flag`] is set.
+    /// Returns whether a bit of [`super::codec::transmission_flag`] is set.
     pub fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 
-    /// The longest read or write to ask for.
+    /// Returns the longest read or write to request.
     pub fn payload_bytes_max(&self) -> u32 {
         self.block_sizes.map_or(32 << 20, |(_, _, max)| max.clamp(512, 32 << 20))
     }
@@ -116,7 +116,7 @@ impl ServerInfo {
 /// One extent of a metadata context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatusExtent {
-    /// Length of the stretch.
+    /// Its length.
     pub length_bytes: u32,
     /// Bits of [`super::codec::extent_flag`], or of another server's context.
     pub flags: u32,
@@ -125,32 +125,32 @@ pub struct StatusExtent {
 /// The extents of one metadata context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContextStatus {
-    /// The number that was agreed for the context.
+    /// The negotiated number of the context.
     pub context_id: u32,
-    /// In order, without gaps, from the start of the range asked for.
+    /// In order, without gaps, from the start of the requested range.
     pub extents: Vec<StatusExtent>,
 }
 
-/// The answer to one request.
+/// The reply to one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// The request that is answered.
+    /// Cookie of the request.
     pub cookie: u64,
-    /// How it went.
+    /// Its result.
     pub result: Result<(), RequestError>,
-    /// For block status: what the server said of each context.
+    /// For block status: the extents of each context.
     pub status: Vec<ContextStatus>,
 }
 
-/// A request that was sent and not yet answered.
+/// A request that was sent and has no reply yet.
 #[derive(Debug, Default)]
 struct Pending {
     kind: u16,
     offset: u64,
     length: u32,
-    /// Read data so far; sized when the first piece comes.
+    /// Read data so far; allocated at the first piece.
     data: Vec<u8>,
-    /// How many bytes of a read have come.
+    /// Number of bytes of a read received.
     covered: u64,
     error: Option<RequestError>,
     status: Vec<ContextStatus>,
@@ -164,7 +164,7 @@ pub struct NbdClient<S> {
     pending: HashMap<u64, Pending>,
     send: Vec<u8>,
     receive: receive::Buffer,
-    /// Read buffers for use again.
+    /// Read buffers for reuse.
     spare: Vec<Vec<u8>>,
     next_cookie: u64,
     broken: bool,
@@ -184,27 +184,27 @@ impl<S: Read + Write> NbdClient<S> {
         }
     }
 
-    /// What the server said about the export.
+    /// Returns the server's description of the export.
     pub fn info(&self) -> &ServerInfo {
         &self.info
     }
 
-    /// Size of the export.
+    /// Returns the size of the export.
     pub fn size_bytes(&self) -> u64 {
         self.info.size_bytes
     }
 
-    /// The stream below, to set timeouts.
+    /// Returns the underlying stream, to set timeouts.
     pub fn stream(&self) -> &S {
         &self.stream
     }
 
-    /// How many requests have not been answered.
+    /// Returns the number of requests without a reply.
     pub fn in_flight(&self) -> usize {
         self.pending.len()
     }
 
-    /// Asks to read.
+    /// Sends a read.
     pub fn send_read(
         &mut self,
         cookie: u64,
@@ -214,7 +214,7 @@ impl<S: Read + Write> NbdClient<S> {
         self.send_request(cmd::READ, 0, cookie, offset_bytes, length_bytes)
     }
 
-    /// Asks to write.
+    /// Sends a write.
     pub fn send_write(
         &mut self,
         cookie: u64,
@@ -233,7 +233,7 @@ impl<S: Read + Write> NbdClient<S> {
         self.submit_if_long()
     }
 
-    /// Queues any request, unchecked but for its cookie. A write's payload must follow.
+    /// Queues any request, checking only its cookie. A write's payload must follow.
     pub fn send_request(
         &mut self,
         kind: u16,
@@ -257,7 +257,7 @@ impl<S: Read + Write> NbdClient<S> {
         if self.send.len() >= SEND_BYTES_KEPT { self.submit() } else { Ok(()) }
     }
 
-    /// Sends what was collected.
+    /// Sends all collected bytes.
     pub fn submit(&mut self) -> Result<(), ClientError> {
         if self.send.is_empty() {
             return Ok(());
@@ -270,7 +270,7 @@ impl<S: Read + Write> NbdClient<S> {
         })
     }
 
-    /// Runs something after whose failure the connection cannot be used.
+    /// Runs an operation; after its failure the connection cannot be used.
     fn guard<T>(
         &mut self,
         action: impl FnOnce(&mut Self) -> Result<T, ClientError>,
@@ -283,8 +283,8 @@ impl<S: Read + Write> NbdClient<S> {
         result
     }
 
-    /// Waits for the next answer. If it is that of a read which succeeded, `data` holds what was
-    /// read; else `data` is empty.
+    /// Waits for the next reply. For a successful read, `data` holds the bytes read; otherwise
+    /// `data` is empty.
     pub fn recv_reply(&mut self, data: &mut Vec<u8>) -> Result<Reply, ClientError> {
         if self.pending.is_empty() {
             return Err(ClientError::Misuse("no request is in flight"));
@@ -293,7 +293,7 @@ impl<S: Read + Write> NbdClient<S> {
         self.guard(|client| client.receive_reply(data))
     }
 
-    /// A cookie for a request that is waited for.
+    /// Returns a cookie for a request that the caller waits for.
     fn lone_cookie(&mut self) -> Result<u64, ClientError> {
         if !self.pending.is_empty() {
             return Err(ClientError::Misuse("receive the replies to the requests in flight first"));
@@ -308,7 +308,7 @@ impl<S: Read + Write> NbdClient<S> {
         Ok(reply)
     }
 
-    /// Reads, in as many requests as it takes.
+    /// Reads, in several requests if necessary.
     pub fn read_at(&mut self, offset_bytes: u64, into: &mut [u8]) -> Result<(), ClientError> {
         let mut data = self.spare.pop().unwrap_or_default();
         let mut at = offset_bytes;
@@ -317,14 +317,14 @@ impl<S: Read + Write> NbdClient<S> {
             let length = u32::try_from(piece.len()).unwrap_or(u32::MAX); // below 32 MiB
             self.send_read(cookie, at, length)?;
             self.wait(&mut data)?;
-            piece.copy_from_slice(&data); // `data` is as long as was asked for, or `wait` had failed
+            piece.copy_from_slice(&data); // `data` has the requested length, or `wait` would have failed
             at = at.saturating_add(u64::from(length));
         }
         self.recycle(data);
         Ok(())
     }
 
-    /// Writes, in as many requests as it takes.
+    /// Writes, in several requests if necessary.
     pub fn write_at(&mut self, offset_bytes: u64, data: &[u8], fua: bool) -> Result<(), ClientError> {
         let mut at = offset_bytes;
         for piece in data.chunks(self.info.payload_bytes_max() as usize) {
@@ -336,7 +336,7 @@ impl<S: Read + Write> NbdClient<S> {
         Ok(())
     }
 
-    /// Says goodbye. Answers still to come are lost.
+    /// Disconnects. Outstanding replies are lost.
     pub fn disconnect(mut self) -> Result<S, ClientError> {
         let goodbye = RequestHeader { flags: 0, kind: cmd::DISC, cookie: 0, offset: 0, length: 0 };
         self.send.extend_from_slice(&goodbye.encode());
@@ -344,7 +344,7 @@ impl<S: Read + Write> NbdClient<S> {
         Ok(self.stream)
     }
 
-    /// Keeps a read buffer for use again.
+    /// Keeps a read buffer for reuse.
     fn recycle(&mut self, data: Vec<u8>) {
         if self.spare.len() < 64 && data.capacity() > 0 && data.capacity() <= 1 << 20 {
             self.spare.push(data);

@@ -1,8 +1,8 @@
-//! Receiving: a read buffer, and the answers taken out of it.
+//! Receiving: a read buffer, and the replies decoded from it.
 //!
 //! Invariants
-//! - No length from the server is believed: it is compared with what was asked for, or with a
-//!   limit, before memory is taken.
+//! - No length from the server is trusted: it is compared with the request, or with a limit, before
+//!   memory is allocated.
 
 use std::io::{self, Read, Write};
 
@@ -11,12 +11,12 @@ use crate::nbd::codec::{self, ChunkHeader, Errno, Fields, ReplyHead, SimpleReply
 
 /// Size of the read buffer.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Longest error chunk: 6 bytes, a message, an offset; and room for what later versions may add.
+/// Longest error chunk: 6 bytes, a message, an offset; and room for additions of later versions.
 const ERROR_BYTES_MAX: usize = 6 + (u16::MAX as usize) + 8;
-/// Most extents believed in one chunk.
+/// Most extents accepted in one chunk.
 const STATUS_EXTENTS_MAX: usize = 1 << 20;
 
-/// Bytes received and not yet used.
+/// Bytes received and not yet consumed.
 #[derive(Debug)]
 pub(super) struct Buffer {
     bytes: Vec<u8>,
@@ -33,7 +33,7 @@ impl Buffer {
         &self.bytes[self.start..self.end]
     }
 
-    /// Receives once, as much as comes.
+    /// Receives once, as many bytes as are available.
     fn fill(&mut self, stream: &mut impl Read) -> io::Result<()> {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -71,14 +71,14 @@ impl Buffer {
         Ok(())
     }
 
-    /// The next `N` bytes.
+    /// Returns the next `N` bytes.
     pub(super) fn array<const N: usize>(&mut self, stream: &mut impl Read) -> io::Result<[u8; N]> {
         let mut bytes = [0; N];
         self.read_exact(stream, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// The next `length` bytes; the caller has compared `length` with a limit.
+    /// Returns the next `length` bytes; the caller has compared `length` with a limit.
     pub(super) fn vec(&mut self, stream: &mut impl Read, length: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; length];
         self.read_exact(stream, &mut bytes)?;
@@ -87,7 +87,7 @@ impl Buffer {
 }
 
 impl<S: Read + Write> NbdClient<S> {
-    /// Takes chunks until one request is answered in full.
+    /// Receives chunks until one request has its whole reply.
     pub(super) fn receive_reply(&mut self, data: &mut Vec<u8>) -> Result<Reply, ClientError> {
         data.clear();
         loop {
@@ -207,7 +207,7 @@ fn lookup(
     pending.get_mut(&cookie).ok_or(ClientError::Protocol("an answer to a request that is not in flight"))
 }
 
-/// Gives a read its buffer, as long as was asked for.
+/// Allocates the buffer of a read, with the requested length.
 fn size_data(pending: &mut Pending, spare: &mut Vec<Vec<u8>>) {
     if pending.data.is_empty() {
         pending.data = spare.pop().unwrap_or_default();
@@ -216,7 +216,7 @@ fn size_data(pending: &mut Pending, spare: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// Where in the buffer a piece of a read goes.
+/// Returns the place of a piece of a read in the buffer.
 fn place(pending: &mut Pending, offset: u64, length: u64) -> Result<std::ops::Range<usize>, ClientError> {
     let outside = ClientError::Protocol("data outside the range that was asked for");
     let Some(start) = offset.checked_sub(pending.offset) else { return Err(outside) };

@@ -1,12 +1,12 @@
-//! A split ring: what is available, chains of descriptors, what was used.
+//! A split ring: available requests, chains of descriptors, used requests.
 //!
 //! Invariants
-//! - A head is given out only if it is within the ring and not under way. So at most as many
-//!   requests are under way as the ring has descriptors.
-//! - Looking at a chain takes at most [`SEGMENTS_MAX`] steps, however its descriptors are linked.
-//! - Segments of a chain were guest memory when it was looked at; what is to be read comes before
-//!   what is to be written.
-//! - What breaks these is an error, after which the ring is of no use until the driver resets it.
+//! - A head is returned only if it is within the ring and not in flight. So at most as many
+//!   requests are in flight as the ring has descriptors.
+//! - Parsing a chain takes at most [`SIZE_MAX`] + [`SEGMENTS_MAX`] steps, however its descriptors
+//!   are linked.
+//! - Segments of a chain were guest memory when it was parsed; readable ones precede writable ones.
+//! - A violation is an error, after which the ring is unusable until the driver resets it.
 
 use super::inflight::{Inflight, InflightError};
 use super::memory::{Gone, GuestMemory, Segment, is_there};
@@ -20,11 +20,12 @@ pub const SIZE_MAX: u16 = 1024;
 pub const SEGMENTS_MAX: u16 = 1024;
 
 const DESCRIPTOR_BYTES: u64 = 16;
-/// Flags of a descriptor: another one follows, the device writes it, it is a table of others.
+/// Flags of a descriptor: another one follows, the device writes it, it refers to a table of
+/// others.
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
-/// Flag of the available ring: no signals, please.
+/// Flag of the available ring: the driver wants no signals.
 const NO_INTERRUPT: u16 = 1;
 /// Both rings: flags, index, then the entries.
 const AT_INDEX: u64 = 2;
@@ -32,7 +33,7 @@ const AT_ENTRIES: u64 = 4;
 const AVAILABLE_BYTES: u64 = 2;
 const USED_BYTES: u64 = 8;
 
-/// Where a ring lies in guest memory.
+/// Addresses of a ring in guest memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// Number of descriptors.
@@ -45,16 +46,16 @@ pub struct Layout {
     pub used: u64,
 }
 
-/// What was agreed on with the driver.
+/// Features negotiated with the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Agreed {
-    /// Signals and kicks are asked for by position (`VIRTIO_F_EVENT_IDX`).
+    /// Signals and kicks are suppressed by position (`VIRTIO_F_EVENT_IDX`).
     pub event_idx: bool,
-    /// A descriptor may be a table of others (`VIRTIO_F_INDIRECT_DESC`).
+    /// A descriptor may refer to a table of others (`VIRTIO_F_INDIRECT_DESC`).
     pub indirect: bool,
 }
 
-/// Why a ring cannot be used, or cannot be used any more.
+/// Why a ring cannot be used, or no longer be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RingError {
     /// The number of descriptors.
@@ -63,15 +64,15 @@ pub enum RingError {
     /// A part is not aligned, or not in guest memory.
     #[error("the {0} of the ring are not in guest memory, or not aligned")]
     Place(&'static str),
-    /// More is new than there can be.
+    /// More new requests than the ring has descriptors.
     #[error("{new} requests are new in a ring of {size} descriptors")]
     Available {
-        /// What the driver says.
+        /// The number, according to the driver.
         new: u16,
         /// Descriptors.
         size: u16,
     },
-    /// A request that is not in the ring, or is under way.
+    /// A request that is not in the ring, or is already in flight.
     #[error("request {0} is outside of the ring, or was made available twice")]
     Head(u16),
     /// A chain.
@@ -79,7 +80,7 @@ pub enum RingError {
     Chain {
         /// Its first descriptor.
         head: u16,
-        /// What is wrong.
+        /// The problem.
         why: &'static str,
     },
     /// Guest memory.
@@ -93,9 +94,9 @@ pub enum RingError {
 /// The memory of one request.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Chain {
-    /// For the device to read.
+    /// Readable by the device.
     pub readable: Vec<Segment>,
-    /// For the device to write.
+    /// Writable by the device.
     pub writable: Vec<Segment>,
 }
 
@@ -106,16 +107,16 @@ pub struct Ring {
     agreed: Agreed,
     next_available: u16,
     next_used: u16,
-    /// The used index when it was last asked whether to signal.
+    /// The used index at the last check for a signal.
     signalled: u16,
     under_way: Vec<bool>,
     inflight: Option<Inflight>,
 }
 
 impl Ring {
-    /// Begins to serve a ring; also gives the requests that an earlier process has taken and not
-    /// completed, in the order in which it took them. `base` is where to begin if nothing is known
-    /// of those.
+    /// Starts to serve a ring; also returns the requests that an earlier process has left in
+    /// flight, in the order in which it took them. `base` is the start position if there is no
+    /// record of those.
     ///
     /// # Errors
     /// [`RingError`]
@@ -148,12 +149,12 @@ impl Ring {
         Ok((ring, again))
     }
 
-    /// Position from which the next process goes on.
+    /// Returns the position from which the next process continues.
     pub fn next_available(&self) -> u16 {
         self.next_available
     }
 
-    /// Takes the next request, if there is one: its first descriptor.
+    /// Takes the next request, if there is one: returns its first descriptor.
     ///
     /// # Errors
     /// [`RingError`]
@@ -180,7 +181,7 @@ impl Ring {
         Ok(Some(head))
     }
 
-    /// The memory of a request.
+    /// Returns the memory of a request.
     ///
     /// # Errors
     /// [`RingError::Chain`]
@@ -220,7 +221,7 @@ impl Ring {
         }
     }
 
-    /// Gives a request back; the device has written so many bytes of its memory.
+    /// Completes a request, of whose memory the device has written this many bytes.
     ///
     /// # Errors
     /// [`RingError::Gone`]
@@ -241,7 +242,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Whether the driver wants to be told of what was completed since this was asked last.
+    /// Returns whether the driver needs a signal for the completions since the last call.
     ///
     /// # Errors
     /// [`RingError::Gone`]
@@ -259,7 +260,7 @@ impl Ring {
         Ok(new.wrapping_sub(wanted).wrapping_sub(1) < new.wrapping_sub(old))
     }
 
-    /// Asks the driver to kick when something is new; true if that is so already.
+    /// Asks the driver to kick for new requests; returns true if there are some already.
     ///
     /// # Errors
     /// [`RingError::Gone`]
@@ -282,7 +283,7 @@ impl Ring {
 }
 
 impl Layout {
-    /// Looks whether it can be served.
+    /// Checks that the ring can be served.
     ///
     /// # Errors
     /// [`RingError::Size`], [`RingError::Place`]
@@ -305,7 +306,7 @@ impl Layout {
 }
 
 impl Chain {
-    /// Adds a segment; an empty one means nothing.
+    /// Adds a segment; ignores an empty one.
     fn add(&mut self, memory: &GuestMemory, segment: Segment, is_writable: bool) -> Result<(), &'static str> {
         if !is_there(memory, segment.address, u64::from(segment.len)) {
             return Err("are outside of guest memory");

@@ -1,4 +1,4 @@
-//! A driver that keeps to the rules, and those that do not.
+//! A compliant driver, and others.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -81,7 +81,7 @@ fn a_chain_is_what_is_read_and_what_is_written() {
         writable: vec![segment(0x5000, 512), segment(0x6000, 1)],
     };
     assert_eq!(ring.chain(&driver.memory, 5), Ok(expected.clone()));
-    // The same from a table.
+    // The same with a table.
     driver.describe(LAYOUT.descriptors, 1, (0x7000, 48, INDIRECT, 0));
     driver.describe(0x7000, 0, (0x4000, 16, NEXT, 2));
     driver.describe(0x7000, 2, (0x5000, 512, NEXT | WRITE, 1));

@@ -1,4 +1,4 @@
-//! Requests of the client that only tests make: zeroes, trims, hints and status.
+//! Requests of the client that only tests use: zeroes, trims, hints and status.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this")]
 
 use std::io::{Read, Write};
@@ -6,10 +6,9 @@ use std::io::{Read, Write};
 use forebay_export::nbd::client::{ClientError, ContextStatus, NbdClient, Reply};
 use forebay_export::nbd::codec::{cmd, cmd_flag};
 
-/// Lengths are cut into pieces of this size: the largest a 32-bit length can say that keeps pieces
-/// aligned.
+/// Lengths are cut into pieces of this size: the largest in 32 bits that keeps pieces aligned.
 const RANGE_BYTES_MAX: u64 = 1 << 31;
-/// Cookie of a request that is waited for.
+/// Cookie of a request that the caller waits for.
 const LONE: u64 = u64::MAX;
 
 fn fua_flag(fua: bool) -> u16 {
@@ -42,7 +41,7 @@ pub trait Requests {
         self.send(cmd::CACHE, 0, cookie, (offset, length))
     }
 
-    /// Asks for extents; for one only if `one`.
+    /// Requests extents; only one if `one`.
     fn send_block_status(&mut self, cookie: u64, at: u64, length: u32, one: bool) -> Result<(), ClientError> {
         self.send(cmd::BLOCK_STATUS, if one { cmd_flag::REQ_ONE } else { 0 }, cookie, (at, length))
     }
@@ -63,7 +62,7 @@ pub trait Requests {
         self.in_pieces(cmd::CACHE, 0, offset, length)
     }
 
-    /// One answer to a status query; it may end before `length` does.
+    /// Returns one reply to a status query; it may end before `length` does.
     fn block_status(&mut self, offset: u64, length: u32) -> Result<Vec<ContextStatus>, ClientError> {
         self.one(cmd::BLOCK_STATUS, 0, (offset, length)).map(|reply| reply.status)
     }

@@ -1,5 +1,5 @@
-//! A server in memory around a [`Session`]: a sparse disk, everything served at once. Used
-//! straight, as the other end of a client, and behind sockets.
+//! A server in memory around a [`Session`]: a sparse disk that serves every request at once. Used
+//! directly, as the peer of a client, and behind sockets.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this")]
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -16,7 +16,7 @@ use forebay_export::request::{ClientRequest, Operation};
 
 pub const PAGE: u64 = 4096;
 
-/// Pages that were written; all else is a hole. A page is dirty until the next flush.
+/// Pages that were written; all others are holes. A page is dirty until the next flush.
 #[derive(Default, Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
     pages: BTreeMap<u64, (Box<[u8]>, bool)>,
@@ -108,7 +108,7 @@ impl Disk {
     }
 }
 
-/// What a session let through.
+/// An event of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Established(ExportInfo),
@@ -122,7 +122,7 @@ pub enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload {
     Copy,
-    /// As a receive straight into the destination would bring it.
+    /// Like a receive straight into the destination.
     Direct,
 }
 
@@ -133,7 +133,7 @@ pub struct Peer {
     pub disk: Arc<Mutex<Disk>>,
     pub events: Vec<Event>,
     pub payload: Payload,
-    /// Serve requests; otherwise they are only noted.
+    /// Serve requests; otherwise only record them.
     pub serve: bool,
     write: Option<(NbdRequest, Vec<u8>)>,
     pub memory_bytes_max: usize,
@@ -164,7 +164,7 @@ impl Peer {
         }
     }
 
-    /// Uses up all the bytes, or closes.
+    /// Consumes all the bytes, or closes.
     pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         let mut input = Input::new(bytes);
         loop {
@@ -208,7 +208,7 @@ impl Peer {
         }
     }
 
-    /// True when the payload is complete.
+    /// Returns true when the payload is complete.
     fn take_write(&mut self, request: NbdRequest, input: &mut Input<'_>, out: &mut Vec<u8>) -> bool {
         let length = request.request.length_bytes as usize;
         let (known, mut data) = self.write.take().unwrap_or_else(|| (request, Vec::new()));
@@ -277,13 +277,13 @@ impl Peer {
     }
 }
 
-/// The client's end of a peer: what is written is served at once, what is answered can be read.
+/// The client's end of a peer: writes are served at once, and replies can be read.
 #[derive(Debug)]
 pub struct Pipe {
     pub peer: Peer,
     answers: Vec<u8>,
     read: usize,
-    /// At most this many bytes at a time, both ways.
+    /// Most bytes per call, in both directions.
     pub chunk: usize,
 }
 
@@ -320,7 +320,7 @@ impl Write for Pipe {
     }
 }
 
-/// One export of 8 GiB and one small read-only one.
+/// Returns one export of 8 GiB and one small read-only one.
 pub fn two_exports() -> Vec<ExportInfo> {
     let mut small = ExportInfo::new("iso", 10_000);
     small.read_only = true;
@@ -329,7 +329,7 @@ pub fn two_exports() -> Vec<ExportInfo> {
     vec![ExportInfo::new("db", 8 << 30), small]
 }
 
-/// The client's flags and options that lead to transmission, with structured replies and both
+/// Returns the client's flags and options up to transmission, with structured replies and both
 /// contexts or not.
 pub fn hello(name: &str, structured: bool) -> Vec<u8> {
     let mut bytes = 3_u32.to_be_bytes().to_vec();
@@ -345,7 +345,7 @@ pub fn hello(name: &str, structured: bool) -> Vec<u8> {
     bytes
 }
 
-/// The data of INFO and GO.
+/// Returns the data of INFO and GO.
 pub fn go(name: &str, facts: &[u16]) -> Vec<u8> {
     let mut data = Vec::new();
     codec::encode_counted(&mut data, name.as_bytes());
@@ -354,7 +354,7 @@ pub fn go(name: &str, facts: &[u16]) -> Vec<u8> {
     data
 }
 
-/// The data of LIST_META_CONTEXT and SET_META_CONTEXT.
+/// Returns the data of LIST_META_CONTEXT and SET_META_CONTEXT.
 pub fn meta(name: &str, queries: &[&str]) -> Vec<u8> {
     let mut data = Vec::new();
     codec::encode_counted(&mut data, name.as_bytes());
@@ -363,12 +363,12 @@ pub fn meta(name: &str, queries: &[&str]) -> Vec<u8> {
     data
 }
 
-/// A request without payload.
+/// Returns a request without payload.
 pub fn request(kind: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
     RequestHeader { flags, kind, cookie, offset, length }.encode().to_vec()
 }
 
-/// A peer in transmission, and everything it said so far thrown away.
+/// Returns a peer in transmission, without its output so far.
 pub fn established(name: &str, structured: bool, limits: Limits) -> Peer {
     let mut peer = Peer::with_limits(two_exports(), limits);
     peer.feed(&hello(name, structured), &mut Vec::new());
@@ -377,17 +377,17 @@ pub fn established(name: &str, structured: bool, limits: Limits) -> Peer {
     peer
 }
 
-/// Tight limits, for peers that lie.
+/// Tight limits, for hostile peers.
 pub const TIGHT: Limits =
     Limits { payload_bytes_max: 4096, option_bytes_max: 2048, options_max: 30, skip_bytes_max: 100_000 };
 
-/// What a session with these limits may hold: an option being collected (a vector may be twice as
-/// long as its content) and the answer to one option.
+/// Most memory of a session with these limits: an option being collected (a vector may be twice as
+/// long as its content) and the reply to one option.
 const TIGHT_MEMORY_BYTES_MAX: usize = 2 * 2048 + 4096;
 
 impl Peer {
-    /// Whatever was said to a session with [`TIGHT`] limits, it took no more memory than that, and
-    /// every request that got through is within bounds.
+    /// Checks that a session with [`TIGHT`] limits took no more memory than that, and that every
+    /// accepted request is within bounds.
     pub fn check_tight(&self) {
         assert!(self.memory_bytes_max <= TIGHT_MEMORY_BYTES_MAX, "{} bytes held", self.memory_bytes_max);
         let mut size = 0;
@@ -410,7 +410,7 @@ impl Peer {
     }
 }
 
-/// What a client says that reads, writes and leaves.
+/// Returns the bytes of a client that reads, writes and disconnects.
 pub fn conversation() -> Vec<u8> {
     let mut bytes = 3_u32.to_be_bytes().to_vec();
     codec::encode_option(&mut bytes, opt::LIST, &[]);
