@@ -1,20 +1,20 @@
-//! Lines of figures that a watcher prints again and again, below one heading.
+//! Lines of figures that a watcher prints periodically, below one heading.
 //!
 //! Invariants
 //! - Columns do not move from line to line: their widths depend on the terminal alone.
-//! - No line is wider than the terminal. The heading names the columns that do not fit, and no
-//!   digit is cut: a number that is too long for its column is rounded.
+//! - No line is wider than the terminal. The heading names the omitted columns, and no digit is
+//!   cut: a number that is too long for its column is rounded.
 
 use forebay_export::size::parse_duration;
 use std::time::Duration;
 
 use crate::screen::{Width, bytes, count, nanos, wrapped};
 
-/// A column: its name, its width with the blank before it, and when it is left out: the highest
-/// first, 0 never.
+/// A column: its name, its width including the blank before it, and its rank: the highest is
+/// omitted first, 0 never.
 pub(crate) type Column = (&'static str, usize, u8);
 
-/// The columns of a watcher, and which of them fit.
+/// The columns of a watcher that fit.
 pub(crate) struct Columns {
     all: &'static [Column],
     fit: Vec<bool>,
@@ -22,7 +22,7 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// As many as fit, the most important first.
+    /// Returns as many columns as fit, the most important first.
     pub(crate) fn fitting(all: &'static [Column], width: Width) -> Self {
         let mut fit = vec![true; all.len()];
         let wide = |fit: &[bool]| {
@@ -36,7 +36,7 @@ impl Columns {
         Self { all, fit, width }
     }
 
-    /// The names of columns, after those for which there is no room.
+    /// Returns the names of the columns, after those omitted for lack of room.
     pub(crate) fn heading(&self) -> String {
         let out: Vec<&str> =
             self.all.iter().zip(&self.fit).filter(|(_, fit)| !**fit).map(|(column, _)| column.0).collect();
@@ -47,7 +47,7 @@ impl Columns {
         out + &self.row(|at| self.all[at].0.to_owned())
     }
 
-    /// A line.
+    /// Returns a line.
     pub(crate) fn line(&self, cells: &[Cell]) -> String {
         self.row(|at| cells[at].within(self.all[at].1 - 1))
     }
@@ -61,24 +61,24 @@ impl Columns {
     }
 }
 
-/// A number as it is shown, and how if it is too long.
+/// A formatted number, and its shorter form.
 pub(crate) struct Cell {
     text: String,
     rounded: String,
 }
 
 impl Cell {
-    /// A number of things.
+    /// Formats a count.
     pub(crate) fn count(number: u64) -> Self {
         Self { text: count(number), rounded: format!("{:.2e}", number as f64) }
     }
 
-    /// Bytes.
+    /// Formats bytes.
     pub(crate) fn bytes(number: u64) -> Self {
         Self::from(bytes(number))
     }
 
-    /// A mean time, if there is one.
+    /// Formats a mean time, if there is one.
     pub(crate) fn nanos(mean: Option<u64>) -> Self {
         mean.map_or_else(
             || Self::from("-".to_owned()),
@@ -97,7 +97,7 @@ impl From<String> for Cell {
     }
 }
 
-/// The time between two lines: `500ms`, or a bare number of seconds.
+/// Parses the time between two lines: `500ms`, or a bare number of seconds.
 pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let duration = match text.parse::<u32>() {
         Ok(seconds) => Duration::from_secs(seconds.into()),

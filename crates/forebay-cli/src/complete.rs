@@ -1,7 +1,7 @@
-//! Words that a shell offers: names that the daemon knows, settings, and their values.
+//! Completions for shells: names known to the daemon, settings, and their values.
 //!
-//! Invariant: a shell never waits longer than [`WITHIN`] for a daemon. One that does not answer
-//! until then, or at all, means that there is nothing to offer.
+//! Invariant: a shell never waits longer than [`WITHIN`] for a daemon. If the daemon does not
+//! answer by then, there are no completions.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -28,12 +28,12 @@ pub(crate) fn pools(typed: &OsStr) -> Vec<CompletionCandidate> {
     known("pools", "name", "io_engine", typed)
 }
 
-/// Ids of jobs.
+/// IDs of jobs.
 pub(crate) fn jobs(typed: &OsStr) -> Vec<CompletionCandidate> {
     known("jobs", "id", "kind", typed)
 }
 
-/// Ids of alarms.
+/// IDs of alarms.
 pub(crate) fn alarms(typed: &OsStr) -> Vec<CompletionCandidate> {
     known("alarms", "id", "message", typed)
 }
@@ -55,7 +55,7 @@ pub(crate) fn volumes_and_pairs(typed: &OsStr) -> Vec<CompletionCandidate> {
     volumes.into_iter().chain(pairs(typed)).collect()
 }
 
-/// `KEY=`, and `KEY=VALUE` where values are words.
+/// `KEY=`, and `KEY=VALUE` if values are words.
 pub(crate) fn pairs(typed: &OsStr) -> Vec<CompletionCandidate> {
     let typed_text = typed.to_string_lossy();
     let Some((key, value)) = typed_text.split_once('=') else { return settings(typed, "=") };
@@ -66,7 +66,7 @@ pub(crate) fn pairs(typed: &OsStr) -> Vec<CompletionCandidate> {
     }
 }
 
-/// The same of the daemon itself.
+/// As [`pairs`], for the daemon itself.
 fn daemon_pairs(typed: &OsStr) -> Vec<CompletionCandidate> {
     let typed_text = typed.to_string_lossy();
     let Some((key, value)) = typed_text.split_once('=') else { return daemon_settings(typed, "=") };
@@ -93,7 +93,7 @@ fn daemon_settings(typed: &OsStr, behind: &str) -> Vec<CompletionCandidate> {
         .collect()
 }
 
-/// Whether settings of the daemon itself are asked for on the line that is completed.
+/// Returns true if the completed line is about settings of the daemon itself.
 fn is_of_daemon(words: impl Iterator<Item = String>) -> bool {
     words.skip_while(|word| word != "--").any(|word| word == "--daemon")
 }
@@ -107,7 +107,7 @@ fn settings(typed: &OsStr, behind: &str) -> Vec<CompletionCandidate> {
     .collect()
 }
 
-/// What the daemon has at `/v1/KIND`: `name` of each that begins as typed, explained by `help`.
+/// Returns the items at `/v1/KIND`: `name` of each that begins as typed, explained by `help`.
 fn known(kind: &str, name: &str, help: &str, typed: &OsStr) -> Vec<CompletionCandidate> {
     let client = Client::new(&socket(std::env::args()));
     let Ok(answer) = client.get_within(&format!("/v1/{kind}"), WITHIN) else { return Vec::new() };
@@ -121,8 +121,7 @@ fn known(kind: &str, name: &str, help: &str, typed: &OsStr) -> Vec<CompletionCan
         .collect()
 }
 
-/// The admin socket: what is typed on the line that is completed, or what commands take by
-/// themselves.
+/// Returns the admin socket: that of the completed line, or the default of commands.
 fn socket(words: impl Iterator<Item = String>) -> PathBuf {
     let mut words = words.skip_while(|word| word != "--");
     while let Some(word) = words.next() {

@@ -1,4 +1,4 @@
-//! Failure of a command: its cause and place, a hint at the next step, and the exit code.
+//! Failure of a command: its cause and place, advice, and the exit code.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +17,7 @@ use forebay_pool::RunError;
 /// A failed command.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// The name of the id: that of the daemon if the daemon has refused.
+    /// Name of the ID: that of the daemon if the daemon has refused.
     id: Cow<'static, str>,
     what: String,
     hint: Option<String>,
@@ -25,7 +25,7 @@ pub(crate) struct Failure {
     of: Of,
 }
 
-/// What callers tell apart.
+/// Kinds of failures that callers distinguish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Of {
     NotFound,
@@ -34,74 +34,74 @@ enum Of {
 }
 
 impl Failure {
-    /// It did not work: exit code 1.
+    /// Returns a failure of an operation: exit code 1.
     pub(crate) fn new(id: MessageId, what: impl Into<String>) -> Self {
         Self { id: id.name().into(), what: what.into(), hint: None, code: 1, of: Of::Other }
     }
 
-    /// The answer is no, and there is nothing to say about it: exit code 1.
+    /// Returns a negative result without a message: exit code 1.
     pub(crate) fn silent() -> Self {
         Self::new(MessageId::CliNote, "")
     }
 
-    /// It was asked for in a wrong way: exit code 2.
+    /// Returns a usage error: exit code 2.
     pub(crate) fn usage(id: MessageId, what: impl Into<String>) -> Self {
         Self { code: 2, ..Self::new(id, what) }
     }
 
-    /// The daemon knows no such thing: exit code 1.
+    /// Returns the failure for an object that the daemon does not have: exit code 1.
     pub(crate) fn not_found(id: MessageId, what: impl Into<String>) -> Self {
         Self { of: Of::NotFound, ..Self::new(id, what) }
     }
 
-    /// Whether it failed because there is no such thing.
+    /// Returns true if the object does not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         self.of == Of::NotFound
     }
 
-    /// The daemon cannot answer just now: exit code 1.
+    /// Returns the failure for a daemon that cannot answer now: exit code 1.
     pub(crate) fn unavailable(id: MessageId, what: impl Into<String>) -> Self {
         Self { of: Of::Unavailable, ..Self::new(id, what) }
     }
 
-    /// Whether it may answer a little later.
+    /// Returns true if a retry may succeed.
     pub(crate) fn is_unavailable(&self) -> bool {
         self.of == Of::Unavailable
     }
 
-    /// Has the id that a daemon gave.
+    /// Sets the ID returned by a daemon.
     pub(crate) fn with_id(self, id: impl Into<String>) -> Self {
         Self { id: Cow::Owned(id.into()), ..self }
     }
 
-    /// Says more of what went wrong; it is about the same.
+    /// Replaces the text with a more detailed one about the same failure.
     pub(crate) fn reworded(self, what: String) -> Self {
         Self { what, hint: None, code: 1, of: Of::Other, ..self }
     }
 
-    /// The name of the id.
+    /// Returns the name of the ID.
     #[cfg(test)]
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
-    /// Says what to do next.
+    /// Sets the advice.
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// Says how things are now, behind what went wrong.
+    /// Appends the present state to the text.
     pub(crate) fn but(self, how: &str) -> Self {
         Self { what: format!("{}; {how}", self.what), ..self }
     }
 
-    /// The exit code.
+    /// Returns the exit code.
     #[cfg(test)]
     pub(crate) fn code(&self) -> u8 {
         self.code
     }
 
-    /// Prints it and gives the exit code.
+    /// Prints the failure and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         if self.what.is_empty() {
             return ExitCode::from(self.code);
@@ -145,7 +145,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Prints what the parser has to say: help and version as they are, errors in our form.
+/// Prints the parser's output: help and version unchanged, errors in the form of this program.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         return match screen::printed(error.print()) {
@@ -167,7 +167,7 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     Failure::usage(id, problem).hint("`--help` behind a command shows its options and examples").report()
 }
 
-/// Everything that goes wrong with a file, a socket or a child, in one sentence.
+/// Converts an error with a file, a socket or a child process into one sentence.
 pub(crate) fn system(what: impl fmt::Display) -> impl FnOnce(std::io::Error) -> Failure {
     move |error| Failure::new(MessageId::CliSystem, format!("{what}: {error}"))
 }

@@ -1,6 +1,6 @@
-//! Ctrl-C (and SIGTERM) as a question that can be asked, so that commands end in an orderly way.
+//! Ctrl-C (and SIGTERM) as a flag to poll, so that commands end in an orderly way.
 //!
-//! The first one sets a flag. The second one ends the process at once, whatever it is doing.
+//! The first one sets a flag. The second one ends the process at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +9,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::failure::{Failure, system};
 
-/// Whether Ctrl-C came.
+/// Whether Ctrl-C was pressed.
 #[derive(Clone, Debug)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Listens from now on.
+    /// Begins to handle the signals.
     pub(crate) fn listen() -> Result<Self, Failure> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
@@ -26,7 +26,7 @@ impl Interrupt {
         Ok(Self(flag))
     }
 
-    /// It came.
+    /// Returns true if a signal arrived.
     pub(crate) fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

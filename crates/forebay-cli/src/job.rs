@@ -1,9 +1,9 @@
-//! Jobs of the daemon: how one stands, in words, and following it to its end.
+//! Jobs of the daemon: text of their state, and following them to their end.
 //!
 //! Invariants
-//! - Ctrl-C ends the following, never the job: what was asked of the daemon goes on there, and the
-//!   message says how to follow it again and how to cancel it.
-//! - Success is said only of a job that completed.
+//! - Ctrl-C ends the following, never the job: the daemon continues it, and the message describes
+//!   how to follow it again and how to cancel it.
+//! - Success is reported only for a job that completed.
 
 use crate::message;
 use forebay_admin::MessageId;
@@ -20,14 +20,14 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::screen::{self, bytes, harmless};
 
-/// How often a bar moves, and how long the daemon is asked to wait with an answer.
+/// Update interval of the progress bar, and longest time that the daemon may delay an answer.
 const STEP: Duration = Duration::from_millis(500);
-/// A daemon that has too many connections or too much to do may say so for so long.
+/// Time limit for repeating requests to a daemon with too many connections or too much work.
 const BUSY_WITHIN: Duration = Duration::from_secs(30);
-/// Distance of lines where there is no terminal.
+/// Interval of progress lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// A job as it stands. What the daemon does not know is `None`.
+/// The state of a job. Values unknown to the daemon are `None`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Job {
@@ -53,7 +53,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// What it does, to what.
+    /// Returns its operation and target.
     pub(crate) fn title(&self) -> String {
         let name = match &self.volume {
             Some(volume) => format!("{} of volume {volume}", self.kind),
@@ -62,17 +62,17 @@ impl Job {
         harmless(&name)
     }
 
-    /// Nothing will happen any more.
+    /// Returns true if the job has ended.
     pub(crate) fn is_over(&self) -> bool {
         !matches!(self.state.as_str(), "queued" | "running")
     }
 
-    /// Done as asked.
+    /// Returns true if the job completed.
     pub(crate) fn is_done(&self) -> bool {
         self.state == "completed"
     }
 
-    /// How far it is, in one line.
+    /// Returns its progress in one line.
     pub(crate) fn progress(&self) -> String {
         let mut words = Vec::new();
         words.push(match self.percent {
@@ -100,12 +100,12 @@ impl Job {
         words.join(", ")
     }
 
-    /// What holds it back, if anything does.
+    /// Returns the factor that limits it, if there is one.
     pub(crate) fn limit(&self) -> Option<String> {
         self.limited_by.as_deref().filter(|limit| !limit.is_empty()).map(harmless)
     }
 
-    /// How it ended, in one line.
+    /// Returns its result in one line.
     pub(crate) fn ending(&self) -> String {
         let took = screen::uptime(self.elapsed_s as u64);
         let written = self.bytes_total.filter(|total| *total > 0 && self.is_done());
@@ -118,13 +118,15 @@ impl Job {
         format!("{}: {} after {took}{written}", self.title(), self.state)
     }
 
-    /// Another daemon gives the same numbers to its own jobs.
+    /// Returns true if both are the same job: another daemon gives the same numbers to its own
+    /// jobs.
     fn is_same(&self, other: &Self) -> bool {
         let of = |job: &Self| (job.kind.clone(), job.pool.clone(), job.volume.clone(), job.requested.clone());
         of(self) == of(other)
     }
 
-    /// The daemon that had it is gone. It may have been done just before.
+    /// Returns the failure for a job whose daemon has ended. The job may have completed just
+    /// before.
     fn out_of_sight(&self, why: &str) -> Failure {
         Failure::new(MessageId::JobOutOfSight, format!("{}: it is not known how that ended: {why}", self.title())).hint(
             "the daemon was stopped, upgraded or too busy just then: `forebay jobs` and `forebay status` show what is so now",
@@ -157,10 +159,10 @@ impl Job {
     }
 }
 
-/// Options of commands that begin a job.
+/// Options of commands that start a job.
 #[derive(Debug, clap::Args)]
 pub(crate) struct JobOptions {
-    /// Print the id of the job and do not wait
+    /// Print the ID of the job and do not wait
     #[arg(long)]
     background: bool,
     #[command(flatten)]
@@ -168,7 +170,7 @@ pub(crate) struct JobOptions {
 }
 
 impl JobOptions {
-    /// Begins a job; follows it, or prints its id.
+    /// Starts a job; follows it, or prints its ID.
     ///
     /// # Errors
     /// As [`attend`], and those of `begin`.
@@ -179,19 +181,19 @@ impl JobOptions {
     }
 }
 
-/// What to do with a job that was begun.
+/// Handling of a started job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
-    /// Only its id is printed; nobody waits.
+    /// Only print its ID, without waiting.
     pub(crate) background: bool,
     /// Print the job as JSON.
     pub(crate) json: bool,
 }
 
-/// Follows the job that the daemon answered with, or prints its id.
+/// Follows the job that the daemon answered with, or prints its ID.
 ///
 /// # Errors
-/// It failed, was cancelled, or Ctrl-C came: it is not known to be done.
+/// It failed, was cancelled, or Ctrl-C was pressed: it is not known to be done.
 pub(crate) fn attend(client: &Client, answer: &Value, wish: Wish) -> Result<(), Failure> {
     let job: Job = client::read(answer)?;
     if !wish.background {
@@ -206,7 +208,7 @@ pub(crate) fn attend(client: &Client, answer: &Value, wish: Wish) -> Result<(), 
     screen::print(&format!("{}\n", job.id))
 }
 
-/// Shows how a job goes until it has ended.
+/// Shows the progress of a job until it has ended.
 ///
 /// # Errors
 /// As [`attend`].
@@ -255,7 +257,7 @@ fn follow_known(client: &Client, id: &str, mut known: Option<Job>, json: bool) -
             };
         }
         shown.show(&job);
-        // A daemon that answers at once is not asked all the time.
+        // Limit the polling of a daemon that answers at once.
         while begin.elapsed() < STEP / 2 && !interrupt.came() {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -272,7 +274,7 @@ fn left(id: &str) -> Failure {
     ))
 }
 
-/// A bar on a terminal, now and then a line elsewhere; on stderr.
+/// A progress bar on a terminal, or periodic lines elsewhere; on stderr.
 struct Shown {
     bar: Option<ProgressBar>,
     last_line: Option<Instant>,
@@ -335,7 +337,7 @@ mod tests {
         assert!(job(json!({ "state": "queued" })).progress().contains("waits"));
     }
 
-    /// Follows j1, a flush that was begun, where the daemon answers like this.
+    /// Follows j1, a flush, with these answers of the daemon.
     fn follow_one(answers: &[(u16, &str)]) -> Result<(), Failure> {
         let begun = json!({ "id": "j1", "kind": "flush", "pool": "p", "volume": "db", "state": "queued",
             "requested": "1" });
@@ -355,7 +357,7 @@ mod tests {
             r#"{"id":"j1","kind":"flush","pool":"p","volume":"db","state":"completed","requested":"2"}"#;
         const OTHER: &str = r#"{"id":"j1","kind":"remove","pool":"p","state":"completed","requested":"1"}"#;
         follow_one(&[(202, RUNS), (200, DONE)]).unwrap();
-        // One client too many is no end of a job; a daemon that is being stopped is soon gone.
+        // Too many clients do not end a job; a daemon that is being stopped is soon gone.
         const BUSY: &str = r#"{"what":"there are too many connections"}"#;
         follow_one(&[(202, RUNS), (503, BUSY), (503, BUSY), (200, DONE)]).unwrap();
         let gone = follow_one(&[(202, RUNS), (503, BUSY)]).unwrap_err().to_string();

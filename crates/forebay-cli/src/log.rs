@@ -1,8 +1,8 @@
-//! Lines of a daemon on stderr: with a priority in front where the journal reads them
-//! (sd-daemon(3)), with the name of the program where anybody else does.
+//! Lines of a daemon on stderr: with a priority prefix for the journal (sd-daemon(3)), otherwise
+//! with the name of the program.
 //!
-//! Invariant: what comes from outside, such as a path, begins no line and has no control character:
-//! a line that follows a line break is indented.
+//! Invariant: external text, such as a path, cannot begin a line and has no control characters:
+//! continuation lines are indented.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ use crate::screen::harmless_lines;
 /// A line break within a message.
 const CONTINUED: &str = "\n    ";
 
-/// Writes what happened. What follows a line break is a line with the same priority.
+/// Writes an event. Continuation lines get the same priority.
 pub(crate) fn write(event: &RunEvent) {
     let (severity, what) = (event.severity(), event.what());
     Message::new(severity, event.id().name(), &what)
@@ -24,7 +24,7 @@ pub(crate) fn write(event: &RunEvent) {
         .write(|| lines(severity, &event.to_string(), is_journal()));
 }
 
-/// Whether stderr leads to the journal: systemd says which file that is.
+/// Returns true if stderr leads to the journal, by systemd's description of the file.
 pub(crate) fn is_journal() -> bool {
     static IS_JOURNAL: OnceLock<bool> = OnceLock::new();
     *IS_JOURNAL.get_or_init(|| {

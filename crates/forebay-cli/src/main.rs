@@ -1,17 +1,19 @@
 //! `forebay`: the command line tool.
 //!
 //! One file per command in `commands`; each has its options (a `clap` structure) and a function
-//! that does it. What they share: `failure` (how a command fails), `screen` and `table` (how things
-//! look), `client` (the admin API), `job` (following what takes long), `interrupt` (Ctrl-C),
-//! `message` (what is said on stderr), `log` (lines of a daemon), `complete` (words for the shell),
-//! `paths`, `progress`, `columns` (lines of a watcher).
+//! that executes it. Shared modules: `failure` (how a command fails), `screen` and `table`
+//! (output), `client` (the admin API), `job` (following long operations), `interrupt` (Ctrl-C),
+//! `message` (messages on stderr), `log` (lines of a daemon), `complete` (completions for the
+//! shell), `paths`, `progress`, `columns` (lines of a watcher), `command_line` (help texts).
 //!
 //! Contract with scripts: results on stdout, everything else on stderr; exit code 0 done, 1 failed,
-//! 2 wrong usage; `--json` wherever a script reads. A closed pipe behind stdout is no failure.
+//! 2 wrong usage; `--json` on every command with output for scripts. A closed pipe behind stdout is
+//! no failure.
 #![forbid(unsafe_code)]
 
 mod client;
 mod columns;
+mod command_line;
 mod commands;
 mod complete;
 mod failure;
@@ -27,7 +29,7 @@ mod reference;
 mod screen;
 mod table;
 
-use clap::{CommandFactory, Parser};
+use clap::{FromArgMatches, Parser};
 use std::process::ExitCode;
 
 /// A fast device in front of a slow one, served as a block volume.
@@ -48,16 +50,17 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    // If a shell asks for words to offer, this answers and ends the process.
-    clap_complete::CompleteEnv::with_factory(Arguments::command).bin("forebay").complete();
+    // If a shell requests completions, this prints them and ends the process.
+    clap_complete::CompleteEnv::with_factory(command_line::definition).bin("forebay").complete();
     if let Err(failure) = message::choose() {
         return failure.report();
     }
-    let arguments = match Arguments::try_parse() {
+    let parsed = command_line::definition().try_get_matches();
+    let arguments = match parsed.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,
         Err(error) => return failure::usage(&error),
     };
-    match arguments.command.execute(&mut Arguments::command()) {
+    match arguments.command.execute(&mut command_line::definition()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
@@ -69,12 +72,12 @@ mod tests {
 
     #[test]
     fn the_command_line_is_well_formed() {
-        Arguments::command().debug_assert();
+        command_line::definition().debug_assert();
     }
 
     #[test]
     fn every_command_and_option_has_a_help_text() {
-        let mut commands = vec![Arguments::command()];
+        let mut commands = vec![command_line::definition()];
         while let Some(command) = commands.pop() {
             for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
                 assert!(argument.get_help().is_some(), "{} {}", command.get_name(), argument.get_id());

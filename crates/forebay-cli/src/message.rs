@@ -1,7 +1,7 @@
-//! What a command says on stderr. Everything goes through one function, [`Message::write`]: words
-//! for people, or with `FOREBAY_MESSAGES=json` one JSON object on a line for scripts.
+//! Messages of commands on stderr. All go through one function, [`Message::write`]: as text, or
+//! with `FOREBAY_MESSAGES=json` as one JSON object per line for scripts.
 //!
-//! A write that fails is no failure of the command: the reader of stderr may have gone, or the file
+//! A failed write is no failure of the command: the reader of stderr may have gone, or the file
 //! system of a log may be full. Lost messages are counted, and reported with the first message that
 //! can be written again.
 
@@ -15,26 +15,26 @@ use serde_json::{Map, Value};
 
 use crate::failure::Failure;
 
-/// The environment variable that says how messages look.
+/// The environment variable that selects the form of messages.
 pub(crate) const VARIABLE: &str = "FOREBAY_MESSAGES";
 
-/// Messages that could not be written.
+/// Number of messages that could not be written.
 static UNWRITTEN: AtomicU64 = AtomicU64::new(0);
 
-/// How messages look; decided once, at the beginning.
+/// Form of messages; decided once, at the beginning.
 static FORM: OnceLock<Form> = OnceLock::new();
 
-/// How messages look.
+/// Form of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
     Text,
     Json,
 }
 
-/// Reads how messages are to look.
+/// Reads the form of messages from the environment.
 ///
 /// # Errors
-/// The variable has a value that means nothing.
+/// The variable has an invalid value.
 pub(crate) fn choose() -> Result<(), Failure> {
     let value = std::env::var_os(VARIABLE).unwrap_or_default();
     let form = form_of(&value.to_string_lossy())?;
@@ -54,17 +54,17 @@ fn form_of(value: &str) -> Result<Form, Failure> {
     }
 }
 
-/// Whether scripts read the messages.
+/// Returns true if messages are written for scripts.
 pub(crate) fn is_json() -> bool {
     FORM.get() == Some(&Form::Json)
 }
 
-/// One thing that is said.
+/// One message.
 #[derive(Clone, Debug)]
 pub(crate) struct Message<'a> {
-    /// How much it matters.
+    /// Severity.
     severity: Severity,
-    /// The name of the id; a daemon of another version may have one that is not known here.
+    /// Name of the ID; a daemon of another version may have one that is unknown here.
     id: &'a str,
     what: &'a str,
     hint: &'a str,
@@ -73,17 +73,17 @@ pub(crate) struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Something that is said.
+    /// Returns a message.
     pub(crate) fn new(severity: Severity, id: &'a str, what: &'a str) -> Self {
         Self { severity, id, what, hint: "", pool: None, volume: None }
     }
 
-    /// With what to do next.
+    /// Adds advice.
     pub(crate) fn hint(self, hint: &'a str) -> Self {
         Self { hint, ..self }
     }
 
-    /// About this pool and this volume.
+    /// Adds the pool and the volume that it is about.
     pub(crate) fn of(self, pool: Option<&'a str>, volume: Option<&'a str>) -> Self {
         Self { pool, volume, ..self }
     }
@@ -93,7 +93,7 @@ impl<'a> Message<'a> {
         put(&if is_json() { self.line() } else { text() });
     }
 
-    /// It as JSON, and a line break.
+    /// Returns it as a line of JSON.
     fn line(&self) -> String {
         let mut object = Map::new();
         let mut set = |name: &str, value: &str| object.insert(name.into(), Value::from(value));
@@ -111,17 +111,17 @@ impl<'a> Message<'a> {
     }
 }
 
-/// A note of a command that goes on: `note: ...` for people.
+/// Writes a note of a command that continues: `note: ...` as text.
 pub(crate) fn note(id: MessageId, what: &str) {
     say(id, what, || format!("note: {what}\n"));
 }
 
-/// Something that a command says in its own form; the severity is that of the id.
+/// Writes a message with a text in the command's own form; the severity is that of the ID.
 pub(crate) fn say(id: MessageId, what: &str, text: impl FnOnce() -> String) {
     Message::new(id.severity(), id.name(), what).write(text);
 }
 
-/// The one place that writes messages to stderr.
+/// The only function that writes messages to stderr.
 fn put(text: &str) {
     put_to(&mut std::io::stderr().lock(), &UNWRITTEN, text);
 }
@@ -161,7 +161,7 @@ mod tests {
         );
     }
 
-    /// A log that takes nothing for a while.
+    /// A log that accepts nothing for a while.
     struct Full(bool, Vec<u8>);
 
     impl Write for Full {

@@ -9,29 +9,29 @@ pub(crate) struct Paint {
 }
 
 impl Paint {
-    /// For stdout.
+    /// Returns the colours for stdout.
     pub(crate) fn for_stdout() -> Self {
         Self::for_terminal(io::stdout().is_terminal())
     }
 
-    /// For stderr.
+    /// Returns the colours for stderr.
     pub(crate) fn for_stderr() -> Self {
         Self::for_terminal(io::stderr().is_terminal())
     }
 
-    /// `NO_COLOR` and a dumb terminal mean no colours.
+    /// Returns no colours with `NO_COLOR` or on a dumb terminal.
     fn for_terminal(terminal: bool) -> Self {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let dumb = set("TERM").is_some_and(|term| term == "dumb");
         Self { on: terminal && set("NO_COLOR").is_none() && !dumb }
     }
 
-    /// Whether there are any.
+    /// Returns true if there are colours.
     pub(crate) fn is_on(self) -> bool {
         self.on
     }
 
-    /// None, whatever the terminal is.
+    /// Returns no colours, even on a terminal.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
         Self { on: false }
@@ -46,22 +46,22 @@ impl Paint {
         self.wrap("1", text)
     }
 
-    /// Bold red: something is wrong.
+    /// Bold red: an error.
     pub(crate) fn red(self, text: &str) -> String {
         self.wrap("1;31", text)
     }
 
-    /// Bold green: all is well.
+    /// Bold green: healthy.
     pub(crate) fn green(self, text: &str) -> String {
         self.wrap("1;32", text)
     }
 
-    /// Yellow: worth a look.
+    /// Yellow: needs attention.
     pub(crate) fn yellow(self, text: &str) -> String {
         self.wrap("33", text)
     }
 
-    /// Dim: of lesser interest.
+    /// Dim: less important.
     pub(crate) fn dim(self, text: &str) -> String {
         self.wrap("2", text)
     }

@@ -1,13 +1,13 @@
 //! Paths on the command line: the daemon has another working directory, so relative ones are made
-//! absolute before they are sent. What is not understood is sent as it is, and the daemon says what
-//! is wrong with it.
+//! absolute before they are sent. Text that cannot be parsed is sent unchanged, and the daemon
+//! reports the error.
 
 use std::fmt::Write;
 use std::path::Path;
 
 use forebay_export::uri::BackingUri;
 
-/// A path, made absolute.
+/// Makes a path absolute.
 pub(crate) fn absolute(path: &str) -> String {
     match std::path::absolute(path) {
         Ok(path) if !path.as_os_str().is_empty() => path.display().to_string(),
@@ -15,7 +15,7 @@ pub(crate) fn absolute(path: &str) -> String {
     }
 }
 
-/// The URI of a backing store, with an absolute path.
+/// Makes the path in the URI of a backing store absolute.
 pub(crate) fn backing(text: &str) -> String {
     match text.parse::<BackingUri>() {
         Ok(BackingUri::File(path)) if path.is_relative() => std::path::absolute(&path)
@@ -24,7 +24,7 @@ pub(crate) fn backing(text: &str) -> String {
     }
 }
 
-/// The URI of an export, with absolute paths of its file or socket.
+/// Makes the paths of file or socket in the URI of an export absolute.
 pub(crate) fn export(text: &str) -> String {
     for scheme in ["fuse:", "vhost-user:"] {
         if let Some(path) = text.strip_prefix(scheme).filter(|path| is_relative(path)) {
@@ -44,7 +44,7 @@ fn is_relative(path: &str) -> bool {
     !path.is_empty() && Path::new(path).is_relative()
 }
 
-/// A path that is part of a URI already, behind the working directory in the form of one.
+/// Prefixes a path from a URI with the working directory, encoded for a URI.
 fn in_uri(path: &str) -> String {
     let Ok(folder) = std::env::current_dir() else { return path.to_owned() };
     let mut whole = String::new();

@@ -1,5 +1,4 @@
-//! How far something is that this process does itself: a bar on a terminal, now and then a line
-//! elsewhere, on stderr.
+//! Progress of work in this process: a bar on a terminal, periodic lines elsewhere, on stderr.
 
 use crate::message;
 use forebay_admin::MessageId;
@@ -9,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Without a terminal, a line so often.
+/// Interval of progress lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// Shows it.
+/// A progress display.
 pub(crate) struct Progress {
     title: &'static str,
     bar: Option<ProgressBar>,
@@ -21,7 +20,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of so many steps; 0 if nobody knows.
+    /// Returns a display of `total` steps; 0 if unknown.
     pub(crate) fn new(title: &'static str, total: u64) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
@@ -36,7 +35,7 @@ impl Progress {
         Self { title, bar, last_line: Mutex::new(Instant::now()), total }
     }
 
-    /// So many steps are done.
+    /// Reports the number of completed steps.
     pub(crate) fn at(&self, done: u64, message: impl FnOnce() -> String) {
         if let Some(bar) = &self.bar {
             bar.set_position(done);

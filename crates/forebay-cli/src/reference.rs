@@ -1,7 +1,6 @@
-//! `docs/use/commands.md` is made from the definition of the command line, and
-//! `docs/use/messages.md` from the table of ids: tests compare them with the files.
+//! `docs/use/commands.md` is generated from the definition of the command line, and
+//! `docs/use/messages.md` from the table of IDs: tests compare them with the files.
 
-use clap::CommandFactory;
 use forebay_admin::MessageId;
 use std::fmt::Write;
 use std::path::Path;
@@ -37,7 +36,7 @@ More about them: [settings](settings.md), [rules](rules.md), [pools and volumes]
 #[test]
 fn the_page_of_commands_is_of_this_code() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/use/commands.md");
-    let mut whole = crate::Arguments::command();
+    let mut whole = crate::command_line::definition();
     whole.build();
     let mut page = HEAD.to_owned();
     write(&mut page, &whole, "forebay");
@@ -105,7 +104,7 @@ fn the_page_of_messages_is_of_this_code() {
     assert!(golden == page, "docs/use/messages.md is not of this code: run this test with UPDATE_GOLDEN=1");
 }
 
-/// The sections of the commands below `command`, which is called `name`.
+/// Writes the sections of the commands below `command`, whose full name is `name`.
 fn write(page: &mut String, command: &clap::Command, name: &str) {
     for inner in shown(command) {
         let name = format!("{name} {}", inner.get_name());
@@ -152,7 +151,7 @@ fn common(command: &clap::Command, id: &str) -> bool {
     command.get_arguments().any(|argument| argument.get_id() == id)
 }
 
-/// An argument as it is typed.
+/// Returns an argument as typed.
 fn written(argument: &clap::Arg) -> String {
     let values = argument.get_value_names().unwrap_or_default().join(" ");
     match argument.get_long() {

@@ -1,4 +1,4 @@
-//! Output for people: colours (only on a terminal), and numbers; tables are in `table`.
+//! Formatted output: colours (only on a terminal), and numbers; tables are in `table`.
 
 use forebay_admin::MessageId;
 use std::io::{self, Write};
@@ -8,13 +8,12 @@ use crate::failure::Failure;
 pub(crate) use crate::paint::Paint;
 pub(crate) use crate::table::{Column, List, Table, Width, wrapped};
 
-/// Writes to stdout, now.
+/// Writes to stdout and flushes it.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     printed(io::stdout().write_all(text.as_bytes()))
 }
 
-/// How writing to stdout went, and the flush after it. A reader that closed the pipe has seen
-/// enough: that is no failure.
+/// Converts the result of writing to stdout. A reader that closed the pipe early is no failure.
 pub(crate) fn printed(written: io::Result<()>) -> Result<(), Failure> {
     match written.and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -29,8 +28,8 @@ pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
     print(&format!("{value:#}\n"))
 }
 
-/// A table with a header. The columns in `right` are numbers, of which the last one is left out
-/// first where there is no room; the others are text.
+/// Returns a table with a header. The columns in `right` are numbers, of which the last one is
+/// omitted first if there is no room; the others are text.
 pub(crate) fn table(header: &[&'static str], right: &[usize]) -> Table {
     let column = |(at, name): (usize, &&'static str)| match right.contains(&at) {
         true => Column::number(name, u8::try_from(at).unwrap_or(u8::MAX)),
@@ -39,7 +38,7 @@ pub(crate) fn table(header: &[&'static str], right: &[usize]) -> Table {
     Table::new(header.iter().enumerate().map(column).collect::<Vec<_>>())
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -52,7 +51,7 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
-/// Bytes in the largest binary unit, with one decimal.
+/// Formats bytes in the largest binary unit, with one decimal.
 pub(crate) fn bytes(number: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if number < 1024 {
@@ -67,7 +66,7 @@ pub(crate) fn bytes(number: u64) -> String {
     format!("{value:.1} {}", units[unit])
 }
 
-/// Nanoseconds in the unit that fits.
+/// Formats nanoseconds in a suitable unit.
 pub(crate) fn nanos(number: u64) -> String {
     let value = number as f64;
     match number {
@@ -79,12 +78,12 @@ pub(crate) fn nanos(number: u64) -> String {
     }
 }
 
-/// Now, in seconds since 1970.
+/// Returns the present time in seconds since 1970.
 pub(crate) fn now_unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Seconds as `1h 02m 03s`, from a day on as `1d 02h 03m`.
+/// Formats seconds as `1h 02m 03s`, from a day on as `1d 02h 03m`.
 pub(crate) fn uptime(seconds: u64) -> String {
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
     match (hours, minutes) {
@@ -95,17 +94,17 @@ pub(crate) fn uptime(seconds: u64) -> String {
     }
 }
 
-/// A share as a percentage; a dash if there is nothing to compute it from.
+/// Formats a share as a percentage; a dash if `of` is 0.
 pub(crate) fn percent(part: u64, of: u64) -> String {
     if of == 0 { "-".into() } else { format!("{:.1} %", part as f64 * 100.0 / of as f64) }
 }
 
-/// Text from outside, fit for a terminal: control characters are shown, not sent.
+/// Sanitizes external text for a terminal: control characters are escaped.
 pub(crate) fn harmless(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
-/// As [`harmless`], of several lines: what is wrong in a configuration is shown with its place.
+/// As [`harmless`], for several lines: configuration errors are shown with their place.
 pub(crate) fn harmless_lines(text: &str) -> String {
     text.split('\n').map(harmless).collect::<Vec<_>>().join("\n")
 }

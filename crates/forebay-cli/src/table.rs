@@ -1,10 +1,10 @@
-//! Tables and lists that fit the terminal they are printed on.
+//! Tables and lists that fit the terminal.
 //!
 //! Invariants
-//! - No line is wider than the width that is asked for, if that is [`NARROWEST`] or more.
-//! - A number is never cut or broken. Text is broken between words, and inside a word only if that
-//!   is longer than its column.
-//! - A column that is left out is named below the table.
+//! - No line is wider than the requested width, if that is [`NARROWEST`] or more.
+//! - A number is never truncated or broken. Text is broken between words, and inside a word only if
+//!   that is longer than its column.
+//! - The names of omitted columns are printed below the table.
 
 use std::fmt;
 
@@ -12,27 +12,27 @@ use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, Table as Drawn, Width as ColumnWidth, presets,
 };
 
-/// Narrowest width that everything fits.
+/// Narrowest supported width.
 const NARROWEST: u16 = 40;
-/// Width of a terminal that does not say how wide it is, such as a serial line.
+/// Width of a terminal that does not report one, such as a serial line.
 const UNKNOWN_TERMINAL: u16 = 80;
-/// A column of text is not made narrower than its longest word, if that has at most so many
+/// A column of text is at least as wide as its longest word, if that has at most this many
 /// characters.
 const WORD_MAX: u16 = 20;
-/// A column of sentences is not made narrower than this, or than half of the width.
+/// A column of sentences is at least as wide as this, or as half of the width.
 const SENTENCE_MIN: u16 = 40;
-/// Units that stay on the line of their number.
+/// Units kept on the line of their number.
 const UNITS: [&str; 12] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ns", "µs", "ms", "s", "%"];
-/// A space at which no line is broken.
+/// Non-breaking space.
 const FIRM: char = '\u{a0}';
 
-/// Columns that a line may have; `None` for as many as it needs.
+/// Width of a line in columns; `None`: no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Width(Option<u16>);
 
 impl Width {
-    /// Of the standard output: what a terminal has, else `$COLUMNS` (which `watch` sets), else no
-    /// limit, so that what reads a pipe finds whole lines.
+    /// Returns the width of the standard output: that of a terminal, else `$COLUMNS` (which `watch`
+    /// sets), else no limit, so that a reader of a pipe gets whole lines.
     pub(crate) fn of_stdout() -> Self {
         let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
         match rustix::termios::tcgetwinsize(std::io::stdout()) {
@@ -42,28 +42,28 @@ impl Width {
         }
     }
 
-    /// So many.
+    /// Returns this width, or [`NARROWEST`] if that is larger.
     pub(crate) fn of(columns: u16) -> Self {
         Self(Some(columns.max(NARROWEST)))
     }
 
-    /// So many, which may be fewer than [`NARROWEST`]: beside something else.
+    /// Returns this width, which may be less than [`NARROWEST`], for output next to something else.
     pub(crate) fn exactly(columns: u16) -> Self {
         Self(Some(columns))
     }
 
-    /// As many as a line needs.
+    /// Returns no limit.
     pub(crate) fn unlimited() -> Self {
         Self(None)
     }
 
-    /// So many, if there is a limit.
+    /// Returns the columns, if there is a limit.
     pub(crate) fn columns(self) -> Option<u16> {
         self.0
     }
 }
 
-/// What is in a column.
+/// Content of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Words,
@@ -76,22 +76,22 @@ enum Kind {
 pub(crate) struct Column {
     name: &'static str,
     kind: Kind,
-    /// The highest is left out first; 0 never is.
+    /// The highest rank is omitted first; rank 0 never is.
     rank: u8,
 }
 
 impl Column {
-    /// Of words, aligned to the left. It is made narrower where that helps.
+    /// A column of words, aligned to the left. It is narrowed if needed.
     pub(crate) const fn text(name: &'static str, rank: u8) -> Self {
         Self { name, kind: Kind::Words, rank }
     }
 
-    /// Of sentences: others are left out rather than that it becomes too narrow to read.
+    /// A column of sentences: other columns are omitted before it becomes too narrow to read.
     pub(crate) const fn sentences(name: &'static str, rank: u8) -> Self {
         Self { name, kind: Kind::Sentences, rank }
     }
 
-    /// Of numbers, aligned to the right.
+    /// A column of numbers, aligned to the right.
     pub(crate) const fn number(name: &'static str, rank: u8) -> Self {
         Self { name, kind: Kind::Numbers, rank }
     }
@@ -105,25 +105,25 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// An empty one.
+    /// Returns an empty table.
     pub(crate) fn new(columns: impl Into<Vec<Column>>) -> Self {
         Self { columns: columns.into(), rows: Vec::new() }
     }
 
-    /// Adds a line; cells that are missing are empty.
+    /// Adds a row; missing cells are empty.
     pub(crate) fn add_row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
         let mut row: Vec<String> = cells.into_iter().map(|cell| firm(&cell.into())).collect();
         row.resize(self.columns.len(), String::new());
         self.rows.push(row);
     }
 
-    /// The table, in lines of at most this width. There is no line end behind the last one.
+    /// Returns the table in lines of at most this width, without a line ending after the last one.
     pub(crate) fn within(&self, width: Width) -> String {
         let Some(most) = width.columns() else { return soft(&self.drawn(true).to_string()) };
         let sizes = self.sizes(most);
         let whole: Vec<usize> = (0..self.columns.len()).collect();
         let natural = |kept: &[usize]| kept.iter().map(|at| u32::from(sizes[*at].natural)).sum::<u32>();
-        // Lines between the columns are the first that room is taken from.
+        // The lines between the columns are the first to be omitted.
         let lined = natural(&whole) + overhead(whole.len(), true) <= u32::from(most);
         let mut kept = whole;
         loop {
@@ -177,7 +177,7 @@ impl Table {
         drawn
     }
 
-    /// What each column would like, and what it needs.
+    /// Returns the preferred and minimum width of each column.
     fn sizes(&self, most: u16) -> Vec<Size> {
         let natural = self.drawn(true).column_max_content_widths();
         let words = |text: &str| text.split(' ').map(widest).max().unwrap_or(0);
@@ -195,7 +195,7 @@ impl Table {
     }
 }
 
-/// On the standard output.
+/// Fits the standard output.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.within(Width::of_stdout()))
@@ -208,13 +208,13 @@ struct Size {
     least: u16,
 }
 
-/// Characters between and around so many columns.
+/// Returns the number of characters between and around so many columns.
 fn overhead(columns: usize, lined: bool) -> u32 {
     let columns = columns as u32;
     if lined { 3 * columns + 1 } else { 2 * columns.saturating_sub(1) }
 }
 
-/// Divides room: each column gets what it needs, then the narrowest that would like more.
+/// Distributes width: each column gets its minimum, then the narrowest that prefer more get it.
 fn share(room: u16, sizes: &[Size]) -> Vec<u16> {
     let mut widths: Vec<u16> = sizes.iter().map(|size| size.least.min(size.natural)).collect();
     let mut left = room.saturating_sub(widths.iter().sum());
@@ -227,14 +227,14 @@ fn share(room: u16, sizes: &[Size]) -> Vec<u16> {
     widths
 }
 
-/// Columns of a terminal that a line takes.
+/// Returns the width of the widest line in terminal columns.
 pub(crate) fn widest(text: &str) -> u16 {
     let mut cell = Drawn::new();
     cell.add_row([text]);
     if text.is_empty() { 0 } else { cell.column_max_content_widths().first().copied().unwrap_or(0) }
 }
 
-/// Numbers and their units, and the parts of a duration, are not divided.
+/// Keeps numbers and their units, and the parts of a duration, on one line.
 fn firm(text: &str) -> String {
     let mut firm = String::with_capacity(text.len());
     for (index, word) in text.split(' ').enumerate() {
@@ -256,12 +256,12 @@ fn firm(text: &str) -> String {
     firm
 }
 
-/// As it is printed.
+/// Returns the text as printed.
 fn soft(text: &str) -> String {
     text.replace(FIRM, " ")
 }
 
-/// Text in lines of at most this width, broken between words. There is no line end behind the last
+/// Wraps text between words into lines of at most this width, without a line ending after the last
 /// one.
 pub(crate) fn wrapped(text: &str, width: Width) -> String {
     let mut cell = Drawn::new();
@@ -275,22 +275,22 @@ pub(crate) fn wrapped(text: &str, width: Width) -> String {
     soft(&cell.trim_fmt())
 }
 
-/// A list of names and values without lines between them.
+/// A list of names and values without ruling lines.
 #[derive(Debug, Default)]
 pub(crate) struct List(Vec<[String; 2]>);
 
 impl List {
-    /// An empty list.
+    /// Returns an empty list.
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a line.
+    /// Adds an entry.
     pub(crate) fn add(&mut self, name: &str, value: String) {
         self.0.push([name.to_owned(), firm(&value)]);
     }
 
-    /// The list, in lines of at most this width, each with its end.
+    /// Returns the list in lines of at most this width, each with its line ending.
     pub(crate) fn within(&self, width: Width) -> String {
         let names = self.0.iter().map(|[name, _]| widest(name)).max().unwrap_or(0);
         let mut drawn = Drawn::new();
@@ -306,7 +306,7 @@ impl List {
     }
 }
 
-/// On the standard output.
+/// Fits the standard output.
 impl fmt::Display for List {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.within(Width::of_stdout()))

@@ -1,14 +1,15 @@
-//! One request of HTTP over a unix socket, and the answer to it.
+//! One HTTP request over a Unix socket, and its response.
 //!
-//! The request is HTTP/1.0: the answer then ends where the connection ends, without chunks, and a
+//! The request is HTTP/1.0: the response then ends where the connection ends, without chunks, and a
 //! stream of events is plain bytes. Blocking, with a bound on everything.
 //!
 //! Invariants
-//! - Nothing waits for ever: connecting and sending have [`CONNECT_WITHIN`], and the answer has the
-//!   time that the caller gives. A Ctrl-C that the caller asks for is noticed within [`GLANCE`].
+//! - Nothing waits forever: connecting and sending have [`CONNECT_WITHIN`], and the response has
+//!   the time limit of the caller. If the caller watches for Ctrl-C, it is noticed within
+//!   [`GLANCE`].
 //! - A request is sent again only if the daemon has read nothing of it.
-//! - An answer that was cut off is an error, never half an answer: its length is compared with what
-//!   its head says.
+//! - A truncated response is an error, never a partial response: its length is compared with its
+//!   head.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,13 +20,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 
 /// Longest wait for a daemon to accept a connection, and to take a request.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// How long a read may be deaf to Ctrl-C.
+/// Longest time that a read may ignore Ctrl-C.
 const GLANCE: Duration = Duration::from_millis(100);
-/// Longest head of an answer, in bytes.
+/// Longest head of a response, in bytes.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Most lines of a head.
+/// Maximum number of header lines.
 const HEADERS_MAX: usize = 64;
-/// Longest answer believed, in bytes.
+/// Longest accepted response, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// A request.
@@ -37,42 +38,42 @@ pub(crate) struct HttpRequest<'a> {
     pub(crate) path: &'a str,
     /// JSON text.
     pub(crate) body: Option<String>,
-    /// Further lines of the head.
+    /// Further header lines.
     pub(crate) headers: Vec<(&'static str, String)>,
 }
 
-/// Head of an answer, and the rest, which is still to come.
+/// Head of a response; the body follows.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// Status.
+    /// HTTP status code.
     pub(crate) status: u16,
     length: Option<usize>,
-    /// Where what was made is to be found.
+    /// Location of the created resource.
     pub(crate) location: Option<String>,
     stream: UnixStream,
-    /// What came of the body together with the head.
+    /// Bytes of the body received together with the head.
     early: Vec<u8>,
 }
 
-/// What came of waiting for bytes.
+/// Result of waiting for bytes.
 #[derive(Debug)]
 pub(crate) enum Bytes {
     /// Some bytes.
     Some(Vec<u8>),
-    /// The other side has ended.
+    /// The peer has closed the connection.
     End,
-    /// Time is over, or Ctrl-C came; the connection is as it was.
+    /// The time limit expired, or Ctrl-C was pressed; the connection is unchanged.
     Nothing,
 }
 
-/// Why there is no answer.
+/// Reason for a missing response.
 #[derive(Debug)]
 pub(crate) enum Error {
-    /// There is no connection.
+    /// The connection failed.
     Connect(io::Error),
-    /// It broke, or took too long.
+    /// It broke, or timed out.
     Io(io::Error),
-    /// What answers does not speak HTTP.
+    /// The peer does not speak HTTP.
     NotHttp,
 }
 
@@ -82,7 +83,7 @@ impl From<io::Error> for Error {
     }
 }
 
-/// Sends a request, and waits at most `timeout` for the head of the answer.
+/// Sends a request, and waits at most `timeout` for the head of the response.
 pub(crate) fn ask(
     socket: &Path,
     request: &HttpRequest<'_>,
@@ -108,8 +109,8 @@ fn ask_once(
 ) -> Result<Answer, Error> {
     let mut stream = connect(socket).map_err(Error::Connect)?;
     stream.set_write_timeout(Some(CONNECT_WITHIN))?;
-    // A server that answers before it has read everything closes early; its answer counts, not the
-    // broken pipe.
+    // A server that responds before it has read everything closes early; use its response instead
+    // of the broken pipe.
     let sent = stream.write_all(&head_and_body(request));
     match read_head(stream, Instant::now() + timeout, stop) {
         Err(Error::Io(_)) if sent.is_err() => Err(Error::Io(sent.err().unwrap_or(ErrorKind::Other.into()))),
@@ -117,8 +118,9 @@ fn ask_once(
     }
 }
 
-/// Whether the daemon closed the connection without reading the request, as one that hands over to
-/// its successor does: a unix socket reports unread data as a reset. The request can be repeated.
+/// Returns true if the daemon closed the connection without reading the request, as it does when it
+/// hands over to its successor: a Unix socket reports unread data as a reset. The request can be
+/// repeated.
 fn is_unread(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
 }
@@ -132,7 +134,7 @@ fn connect(socket: &Path) -> io::Result<UnixStream> {
     loop {
         match rustix::net::connect(&fd, &address) {
             Ok(()) => return Ok(UnixStream::from(fd)),
-            // A signal ends a call that has a time limit, whatever its handler asks for.
+            // A signal interrupts a call that has a time limit, even with `SA_RESTART`.
             Err(rustix::io::Errno::INTR) if Instant::now() < until => {}
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
                 let what = format!("does not accept connections within {} s", CONNECT_WITHIN.as_secs());
@@ -167,7 +169,7 @@ fn read_head(stream: UnixStream, until: Instant, stop: &dyn Fn() -> bool) -> Res
             Bytes::Some(more) => bytes.extend(more),
             Bytes::End if bytes.is_empty() => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
             Bytes::End => return Err(Error::NotHttp),
-            // Whoever speaks first and then waits is no HTTP server: look at what it said.
+            // A peer that sends first and then waits is no HTTP server: check the bytes.
             Bytes::Nothing if !bytes.is_empty() => return Err(Error::NotHttp),
             Bytes::Nothing if stop() => return Err(io::Error::from(ErrorKind::Interrupted).into()),
             Bytes::Nothing => return Err(io::Error::from(ErrorKind::TimedOut).into()),
@@ -191,7 +193,7 @@ fn read_head(stream: UnixStream, until: Instant, stop: &dyn Fn() -> bool) -> Res
 }
 
 impl Answer {
-    /// The next bytes of the body, whenever they come until then.
+    /// Returns the next bytes of the body, waiting until `until`.
     pub(crate) fn read(&mut self, until: Instant, stop: &dyn Fn() -> bool) -> io::Result<Bytes> {
         if !self.early.is_empty() {
             return Ok(Bytes::Some(std::mem::take(&mut self.early)));
@@ -216,7 +218,7 @@ impl Answer {
         Ok(Bytes::Nothing)
     }
 
-    /// All of the body as text.
+    /// Returns the whole body as text.
     pub(crate) fn text(mut self, until: Instant, stop: &dyn Fn() -> bool) -> Result<String, Error> {
         let mut body = Vec::new();
         loop {
@@ -244,7 +246,7 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// A name as part of a path or query.
+/// Escapes a name as part of a path or query.
 pub(crate) fn escaped(part: &str) -> String {
     let mut text = String::with_capacity(part.len());
     for byte in part.bytes() {
@@ -262,7 +264,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
-    /// What comes of a server that says just this and then hangs up.
+    /// Returns the result for a server that sends `said` and then closes.
     fn answer_to(said: &'static [u8]) -> Result<(u16, String), Error> {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
@@ -303,7 +305,7 @@ mod tests {
         let listener = UnixListener::bind(&socket).unwrap();
         let server = std::thread::spawn(move || {
             let (unread, _) = listener.accept().unwrap();
-            // Until the request is in its queue.
+            // Wait until the request is in its queue.
             while rustix::io::ioctl_fionread(&unread).unwrap() == 0 {
                 std::thread::yield_now();
             }

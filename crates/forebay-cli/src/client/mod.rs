@@ -1,8 +1,8 @@
-//! The admin API as commands use it: one client for all of them.
+//! The client of the admin API that all commands share.
 //!
-//! `http` is one request, `sse` a stream of events, `stream` one of bytes; here are addresses,
-//! answers as JSON, and failures in words: what did not answer, where it was looked for, and what
-//! to do.
+//! `http` is one request, `sse` a stream of events, `stream` one of bytes; this module has
+//! addresses, JSON responses, and failures as text: which daemon did not answer, at which socket,
+//! and advice.
 
 mod http;
 mod sse;
@@ -25,32 +25,32 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use http::{Error, HttpRequest};
 
-/// Where the daemon answers if nobody says anything else.
+/// Default admin socket of the daemon.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/forebay/admin.sock";
-/// Longest wait for an answer that the daemon has at hand; it gives up after 5 s itself.
+/// Longest wait for a response that takes the daemon no work; the daemon gives up after 5 s itself.
 const LOOK_WITHIN: Duration = Duration::from_secs(10);
 /// Longest wait for a change; the daemon gives up after 60 s itself.
 const CHANGE_WITHIN: Duration = Duration::from_secs(75);
 
-/// Options of every command that asks the daemon.
+/// Options of every command that calls the daemon.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Admin {
     /// Admin socket of the daemon
     #[arg(long, value_name = "SOCKET", env = "FOREBAY_ADMIN", default_value = DEFAULT_SOCKET, hide_env_values = true)]
     pub(crate) admin: PathBuf,
-    /// Print JSON, as the daemon gives it
+    /// Print JSON, as the daemon returns it
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 impl Admin {
-    /// A client of this daemon.
+    /// Returns a client of this daemon.
     pub(crate) fn client(&self) -> Client {
         Client::new(&self.admin)
     }
 }
 
-/// Speaks to one daemon. Every request is a connection of its own.
+/// Client of one daemon. Every request is a connection of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     socket: PathBuf,
@@ -58,23 +58,23 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Of the daemon on this socket. Nothing is sent yet.
+    /// Returns a client for the daemon on this socket. Sends nothing yet.
     pub(crate) fn new(socket: &Path) -> Self {
         Self { socket: socket.into(), interrupt: None }
     }
 
-    /// One that stops waiting when Ctrl-C comes.
+    /// Makes the client stop waiting on Ctrl-C.
     pub(crate) fn interruptible(mut self, interrupt: &Interrupt) -> Self {
         self.interrupt = Some(interrupt.clone());
         self
     }
 
-    /// What is there.
+    /// Gets a resource.
     pub(crate) fn get(&self, path: &str) -> Result<Value, Failure> {
         self.json("GET", path, None, LOOK_WITHIN)
     }
 
-    /// What is there, or `None` if the daemon knows no such thing.
+    /// Gets a resource, or `None` if it does not exist.
     pub(crate) fn get_if_there(&self, path: &str) -> Result<Option<Value>, Failure> {
         match self.get(path) {
             Err(failure) if failure.is_not_found() => Ok(None),
@@ -82,37 +82,37 @@ impl Client {
         }
     }
 
-    /// What is there, where the daemon is asked to wait up to `extra` with its answer.
+    /// Gets a resource; the daemon may delay its response up to `extra`.
     pub(crate) fn wait(&self, path: &str, extra: Duration) -> Result<Value, Failure> {
         self.json("GET", path, None, LOOK_WITHIN + extra)
     }
 
-    /// What is there, if the daemon says so in time.
+    /// Gets a resource, within `timeout`.
     pub(crate) fn get_within(&self, path: &str, timeout: Duration) -> Result<Value, Failure> {
         self.json("GET", path, None, timeout)
     }
 
-    /// What is there, as text.
+    /// Gets a resource as text.
     pub(crate) fn text(&self, path: &str) -> Result<String, Failure> {
         self.exchange("GET", path, None, LOOK_WITHIN)
     }
 
-    /// Asks for something to be done.
+    /// Requests an operation.
     pub(crate) fn post(&self, path: &str, body: Option<&impl Serialize>) -> Result<Value, Failure> {
         self.json("POST", path, body.map(to_text).transpose()?, CHANGE_WITHIN)
     }
 
-    /// Asks for something to be done to which there is nothing to say.
+    /// Requests an operation without parameters.
     pub(crate) fn post_nothing(&self, path: &str) -> Result<Value, Failure> {
         self.post(path, None::<&Value>)
     }
 
-    /// Asks for a change.
+    /// Requests a change.
     pub(crate) fn patch(&self, path: &str, body: &impl Serialize) -> Result<Value, Failure> {
         self.json("PATCH", path, Some(to_text(body)?), CHANGE_WITHIN)
     }
 
-    /// Asks for something to go.
+    /// Requests a removal.
     pub(crate) fn delete(&self, path: &str) -> Result<Value, Failure> {
         self.json("DELETE", path, None, CHANGE_WITHIN)
     }
@@ -162,7 +162,7 @@ impl Client {
         self.interrupt.as_ref().is_some_and(Interrupt::came)
     }
 
-    /// The socket is that of the packaged service, on a machine that systemd runs.
+    /// Returns true if the socket is that of the packaged service, on a machine with systemd.
     fn is_service(&self) -> bool {
         const UNITS: [&str; 3] = ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
         self.socket == Path::new(DEFAULT_SOCKET)
@@ -215,7 +215,7 @@ impl Client {
         }
     }
 
-    /// The daemon said no, as a problem of RFC 9457 or at least in words.
+    /// Returns the failure for a refusal, from a problem of RFC 9457 or the bare text.
     fn refused(&self, status: u16, path: &str, text: &str) -> Failure {
         let problem: Value = serde_json::from_str(text).unwrap_or(Value::Null);
         let words = ["what", "detail", "error", "title"];
@@ -227,7 +227,7 @@ impl Client {
             );
         };
         let what = crate::screen::harmless_lines(what.trim_end());
-        // A daemon of another version may have ids that are not known here.
+        // A daemon of another version may have IDs that are unknown here.
         let id = MessageId::DaemonProblem;
         let failure = match status {
             404 => Failure::not_found(id, what),
@@ -251,7 +251,7 @@ fn to_text(body: &impl Serialize) -> Result<String, Failure> {
         .map_err(|error| Failure::new(MessageId::CliInternal, format!("the request is no JSON: {error}")))
 }
 
-/// An answer as the structure that it should be.
+/// Parses a response into its structure.
 pub(crate) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
     T::deserialize(answer).map_err(|error| {
         Failure::new(MessageId::DaemonAnswer, format!("the answer of the daemon is not understood: {error}"))
@@ -261,12 +261,12 @@ pub(crate) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
     })
 }
 
-/// The lists of the API, alone or under their name.
+/// Parses a list of the API, bare or under its name.
 pub(crate) fn list<T: DeserializeOwned>(answer: &Value, name: &str) -> Result<Vec<T>, Failure> {
     read(answer.get(name).unwrap_or(answer))
 }
 
-/// Asks a daemon that gives these answers, one after the other.
+/// Runs `ask` against a daemon that gives these answers, one after the other.
 #[cfg(test)]
 pub(crate) fn with_answers<T>(answers: Vec<(u16, String)>, ask: impl FnOnce(&Client) -> T) -> T {
     use std::io::{Read, Write};

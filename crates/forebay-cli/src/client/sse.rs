@@ -1,11 +1,10 @@
-//! Events as the daemon sends them (`text/event-stream`), across interruptions: after a break it
-//! connects again and resumes after the last event that it knows of.
+//! Events from the daemon (`text/event-stream`), across interruptions: after a break it reconnects
+//! and resumes after the last known event.
 //!
 //! Invariants
-//! - Nothing is left out in silence: what the daemon says about gaps is handed on as it is.
-//! - A stream that is silent for longer than several heartbeats is taken for broken.
-//! - It connects again after a pause that doubles from [`PAUSE_MIN`] to [`PAUSE_MAX`], until
-//!   Ctrl-C.
+//! - No event is omitted silently: the daemon's reports of gaps are passed on unchanged.
+//! - A stream without data for longer than several heartbeats counts as broken.
+//! - It reconnects after a pause that doubles from [`PAUSE_MIN`] to [`PAUSE_MAX`], until Ctrl-C.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,11 +15,11 @@ use super::Client;
 use super::http::{self, Answer, Bytes, HttpRequest};
 use crate::failure::Failure;
 
-/// The daemon sends a heartbeat every 15 s; three that are missing are too many.
+/// The daemon sends a heartbeat every 15 s; the stream is broken when three are missing.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// Longest line believed, in bytes.
+/// Longest accepted line, in bytes.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// A stream of events.
@@ -36,18 +35,18 @@ pub(crate) struct Events {
     ever_open: bool,
 }
 
-/// What comes of waiting for an event.
+/// Result of waiting for an event.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// An event, or a gap: its name and what it says.
+    /// An event, or a gap: its name and content.
     Event(String, Value),
-    /// The stream is at this place: everything before was delivered, or not wanted.
+    /// The position of the stream: everything before was delivered, or not wanted.
     Place,
-    /// The connection broke, for this reason; it will be tried again.
+    /// The connection broke, for this reason; it will be retried.
     Broken(String),
-    /// It is there again.
+    /// The connection was restored.
     Again,
-    /// Ctrl-C, or time is over.
+    /// Ctrl-C was pressed, or the time limit expired.
     Nothing,
 }
 
@@ -65,16 +64,15 @@ impl Events {
         }
     }
 
-    /// The id of the last event or heartbeat, to resume after it.
+    /// Returns the ID of the last event or heartbeat, to resume after it.
     pub(crate) fn last_id(&self) -> Option<&str> {
         self.last_id.as_deref()
     }
 
-    /// Waits for what comes next until `until` or Ctrl-C.
+    /// Waits for the next item until `until` or Ctrl-C.
     ///
     /// # Errors
-    /// The first connection fails, or the daemon refuses the request: that would not get better by
-    /// itself.
+    /// The first connection fails, or the daemon refuses the request: a retry would not help.
     pub(crate) fn next(&mut self, until: Instant) -> Result<Received, Failure> {
         loop {
             if let Some(frame) = self.ready.pop_front() {
@@ -111,7 +109,7 @@ impl Events {
         }
     }
 
-    /// What a frame means; `None` if nothing to anybody.
+    /// Returns the meaning of a frame; `None` if it has none.
     fn take(&mut self, frame: Frame) -> Option<Received> {
         self.pause = PAUSE_MIN;
         if let Some(id) = frame.id {
@@ -144,7 +142,8 @@ impl Events {
                 let again = std::mem::replace(&mut self.ever_open, true);
                 Ok(again.then_some(Received::Again))
             }
-            // Too many readers, or a daemon that is stopping: only the first time is it an answer.
+            // Too many readers, or a daemon that is stopping: an error only for the first
+            // connection.
             Ok(answer) if self.ever_open && answer.status == 503 => Ok(None),
             Ok(answer) => {
                 let status = answer.status;
@@ -173,7 +172,8 @@ struct Frame {
     data: String,
 }
 
-/// Bytes to frames, however they are cut (the `event stream interpretation` of the HTML standard).
+/// Parses bytes, in chunks of any size, into frames (the `event stream interpretation` of the HTML
+/// standard).
 #[derive(Debug, Default)]
 struct Parser {
     line: Vec<u8>,
@@ -183,7 +183,7 @@ struct Parser {
 }
 
 impl Parser {
-    /// Takes bytes; `false` if a line is longer than anything believable.
+    /// Takes bytes; returns `false` if a line is longer than [`LINE_BYTES_MAX`].
     fn feed(&mut self, bytes: &[u8], out: &mut VecDeque<Frame>) -> bool {
         for &byte in bytes {
             match byte {
@@ -219,7 +219,7 @@ impl Parser {
             "event" => self.frame.event = value.into(),
             "data" if self.frame.data.is_empty() => self.frame.data = value.into(),
             "data" => self.frame.data += &format!("\n{value}"),
-            _ => return, // a comment, or what a later version says
+            _ => return, // a comment, or a field of a later version
         }
         self.any = true;
     }

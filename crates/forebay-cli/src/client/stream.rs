@@ -1,4 +1,4 @@
-//! Bytes that the daemon sends as they come.
+//! A stream of bytes from the daemon.
 
 use forebay_admin::MessageId;
 use std::time::{Duration, Instant};
@@ -9,29 +9,30 @@ use super::http::{self, Answer, Bytes, HttpRequest};
 use super::{CHANGE_WITHIN, Client, to_text};
 use crate::failure::Failure;
 
-/// Who waits for bytes is asked so often whether that makes sense.
+/// Interval at which a waiting caller can check whether to continue.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// The bytes.
+/// The stream.
 #[derive(Debug)]
 pub(crate) struct ByteStream {
     client: Client,
     answer: Answer,
 }
 
-/// What comes of waiting for them.
+/// Result of waiting for bytes.
 #[derive(Debug)]
 pub(crate) enum Piece {
-    /// Some.
+    /// Some bytes.
     Bytes(Vec<u8>),
     /// None yet.
     Nothing,
-    /// There are no more.
+    /// The stream has ended.
     End,
 }
 
 impl Client {
-    /// Asks for something that answers with bytes, and the path of the job that makes them.
+    /// Sends a request whose response is a stream; returns it with the path of the job that
+    /// produces it.
     pub(crate) fn stream(&self, path: &str, body: &impl Serialize) -> Result<(ByteStream, String), Failure> {
         let request = HttpRequest { method: "POST", path, body: Some(to_text(body)?), headers: Vec::new() };
         let stop = || self.is_stopped();
@@ -52,7 +53,7 @@ impl Client {
 }
 
 impl ByteStream {
-    /// Waits a moment for what comes next.
+    /// Waits a moment for the next bytes.
     ///
     /// # Errors
     /// The connection broke.

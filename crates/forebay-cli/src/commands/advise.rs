@@ -8,9 +8,10 @@ use crate::failure::Failure;
 use crate::screen::{self, harmless};
 use crate::table::{Column, Table, Width, wrapped};
 
-/// With fewer blocks of the sample a figure is not worth printing: one of a hundred is a percent.
+/// Minimum sample: with a hundred blocks, one is a percent, and with fewer a figure is not worth
+/// printing.
 const SAMPLE_MIN_BYTES: u64 = 100 * 4096;
-/// Characters of the longest bar.
+/// Length of the longest bar, in characters.
 const BAR: f64 = 20.0;
 
 /// Options of `forebay advise`.
@@ -26,17 +27,17 @@ pub(crate) struct Options {
     /// Volume
     #[arg(required_unless_present = "pool", conflicts_with = "pool")]
     volume: Option<String>,
-    /// All of this pool
+    /// The whole pool
     #[arg(long, value_name = "POOL")]
     pool: Option<String>,
-    /// Only this hour and so many before it
+    /// Only the current hour and this many before it
     #[arg(long, value_name = "HOURS", value_parser = clap::value_parser!(u64).range(..24))]
     hours: Option<u64>,
     #[command(flatten)]
     admin: Admin,
 }
 
-/// Says what other sizes would do.
+/// Prints the predicted effect of other sizes.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let target = match (&options.pool, &options.volume) {
         (Some(pool), _) => format!("pools/{}", escaped(pool)),
@@ -47,7 +48,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     print(&options.admin, &answer, |advice| words(advice, Width::of_stdout()))
 }
 
-/// What is said of an answer, in lines of at most so many characters.
+/// Describes the advice, in lines of at most this width.
 pub(super) fn words(advice: &AdviceInfo, width: Width) -> String {
     let whose = match advice.volume.as_str() {
         "" => format!("pool {}", harmless(&advice.pool)),
@@ -69,7 +70,7 @@ pub(super) fn words(advice: &AdviceInfo, width: Width) -> String {
     text
 }
 
-/// How far the figures can be relied on, and when to ask again.
+/// Describes the error of the figures, and when to ask again.
 fn confidence(advice: &AdviceInfo) -> String {
     let again = advice.ask_again_s.map(|seconds| match seconds.div_ceil(3600) {
         1 => "Ask again in an hour.".to_owned(),

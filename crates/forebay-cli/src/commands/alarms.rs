@@ -1,4 +1,4 @@
-//! `forebay alarms`: conditions that last and need somebody.
+//! `forebay alarms`: lasting conditions that need attention.
 
 use std::cmp::Reverse;
 
@@ -13,7 +13,7 @@ use crate::complete;
 use crate::failure::Failure;
 use crate::screen::{Column, Table, Width, harmless, wrapped};
 
-/// So many are shown, unless all are asked for.
+/// Number of alarms shown without `--all`.
 const SHOWN_MAX: usize = 50;
 
 /// Options of `forebay alarms`.
@@ -26,16 +26,16 @@ Examples:
   forebay alarms --acknowledge a3 --by alice
   forebay alarms --test")]
 pub(crate) struct Options {
-    /// Show all of them, not the 50 gravest alone
+    /// Show all alarms, not only the 50 most severe
     #[arg(long, conflicts_with = "acknowledge")]
     all: bool,
     /// Acknowledge this alarm
     #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::alarms))]
     acknowledge: Option<String>,
-    /// Who knows of it; your user name if left out
+    /// Name of the acknowledging person; your user name if omitted
     #[arg(long, value_name = "NAME", requires = "acknowledge")]
     by: Option<String>,
-    /// Run the program for alarms (alarm_command) once, with a test alarm
+    /// Run the alarm program (alarm_command) once, with a test alarm
     #[arg(long, conflicts_with_all = ["all", "acknowledge"])]
     test: bool,
     #[command(flatten)]
@@ -67,7 +67,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     })
 }
 
-/// Who this is.
+/// Returns the name of the user.
 pub(super) fn user() -> String {
     let named = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
     named
@@ -75,7 +75,7 @@ pub(super) fn user() -> String {
         .unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))
 }
 
-/// The gravest first, of these the newest.
+/// Sorts by severity, the most severe first, then the newest.
 pub(super) fn sort(alarms: &mut [Value]) {
     alarms.sort_by_cached_key(|alarm| {
         let severity = alarm["severity"].as_str().and_then(Severity::from_name);
@@ -83,7 +83,8 @@ pub(super) fn sort(alarms: &mut [Value]) {
     });
 }
 
-/// So many of them, the gravest first, and with which command the others are seen.
+/// Formats at most `most` of them, the most severe first, and names the command that shows the
+/// others.
 pub(super) fn text(mut alarms: Vec<Value>, (most, all): (usize, &str), width: Width) -> String {
     sort(&mut alarms);
     let more = alarms.len().saturating_sub(most);
@@ -95,7 +96,7 @@ pub(super) fn text(mut alarms: Vec<Value>, (most, all): (usize, &str), width: Wi
     }
 }
 
-/// One line for each alarm.
+/// Returns one line for each alarm.
 fn table(alarms: &[Value]) -> Table {
     let mut table = Table::new([
         Column::text("alarm", 0),

@@ -1,4 +1,4 @@
-//! Answers of the daemon, as JSON or in words.
+//! Responses of the daemon, as JSON or text.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::client::{self, Admin};
 use crate::failure::Failure;
 use crate::screen::{self, Table, harmless};
 
-/// Prints one of them.
+/// Prints one item.
 pub(super) fn print<T: DeserializeOwned>(
     admin: &Admin,
     answer: &Value,
@@ -18,7 +18,7 @@ pub(super) fn print<T: DeserializeOwned>(
     if admin.json { screen::print_json(answer) } else { screen::print(&words(&client::read(answer)?)) }
 }
 
-/// A line for each device that is kept by another name than it was given by.
+/// Returns a line for each device that is recorded under another name than the given one.
 pub(super) fn kept_as<'a>(
     asked: impl Iterator<Item = &'a Path>,
     kept: impl Iterator<Item = &'a Path>,
@@ -36,7 +36,7 @@ pub(super) fn kept_as<'a>(
     renamed.zip(names).map(line).collect()
 }
 
-/// Prints an answer of which the words follow from all of it.
+/// Prints a response whose text depends on all of it.
 pub(super) fn print_with(
     admin: &Admin,
     answer: &Value,
@@ -45,7 +45,7 @@ pub(super) fn print_with(
     if admin.json { screen::print_json(answer) } else { screen::print(&words(answer)?) }
 }
 
-/// Prints all of them, `kind` as the API names it, or what to do if there are `none`.
+/// Prints all items, `kind` as the API names it, or advice if there are `none`.
 pub(super) fn list<T: DeserializeOwned>(
     admin: &Admin,
     kind: &str,
@@ -55,7 +55,7 @@ pub(super) fn list<T: DeserializeOwned>(
     list_at(admin, (&format!("/v1/{kind}"), kind), &format!("; {none}"), table)
 }
 
-/// Prints all that there are at an address of the API.
+/// Prints all items at a path of the API.
 pub(super) fn list_at<T: DeserializeOwned>(
     admin: &Admin,
     (path, kind): (&str, &str),

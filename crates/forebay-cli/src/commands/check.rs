@@ -1,4 +1,4 @@
-//! `forebay check CACHE`: is this cache whole?
+//! `forebay check CACHE`: verifies that a cache is intact.
 
 use forebay_admin::MessageId;
 use std::path::PathBuf;
@@ -32,8 +32,7 @@ pub(crate) struct Options {
     cache: Vec<PathBuf>,
     #[command(flatten)]
     key: KeyOption,
-    /// State directory of the daemon: what is recorded there tells whether this is an older copy of
-    /// the cache
+    /// State directory of the daemon: its record shows whether this is an older copy of the cache
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// Print the result as JSON
@@ -71,8 +70,8 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     }))
 }
 
-/// Compares a cache with what a daemon has recorded of it; true if a daemon would refuse it for
-/// that.
+/// Compares a cache with a daemon's record of it; returns true if a daemon would refuse the cache
+/// because of it.
 fn compare(image: &Image, options: &Options, findings: &mut Findings) -> Result<bool, Failure> {
     let superblock = &image.superblock;
     let failed = image.is_failed();
@@ -89,8 +88,8 @@ fn compare(image: &Image, options: &Options, findings: &mut Findings) -> Result<
     Ok(failed || !against.is_empty())
 }
 
-/// Verifies a cache; a mirrored one through each of its devices that count, for either must do
-/// alone.
+/// Verifies a cache; a mirrored one through each of its current devices, because either must
+/// suffice.
 fn look(image: &mut Image, findings: &mut Findings) -> Result<Verdict, Failure> {
     let views = image.mirror().map(Mirror::views).unwrap_or_default();
     let [first, second] = views[..] else { return Ok(look_once(image, findings)) };

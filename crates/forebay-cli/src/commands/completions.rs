@@ -1,5 +1,5 @@
-//! `forebay completions SHELL`: the script that has the shell ask this program for words, as
-//! `complete` offers them.
+//! `forebay completions SHELL`: prints a script that makes the shell ask this program for words,
+//! which `complete` provides.
 
 use clap_complete::Shell;
 use clap_complete::env::Shells;
@@ -8,10 +8,10 @@ use forebay_admin::MessageId;
 use crate::failure::{Failure, system};
 use crate::screen;
 
-/// What the engine of completions is asked by.
+/// Variable that selects the completion engine.
 const VARIABLE: &str = "COMPLETE";
-/// zsh runs the file of a command's first completion as that completion. No blank comes behind
-/// `KEY=`: a value follows.
+/// zsh runs the file of a command's first completion as that completion. No blank follows `KEY=`:
+/// the value comes next.
 const MORE_OF_ZSH: &str = r#"
 _forebay_describe() {
     setopt localoptions extendedglob
@@ -22,10 +22,10 @@ _forebay_describe() {
 
 [ "$funcstack[1]" = "_forebay" ] && _clap_dynamic_completer_forebay "$@"
 "#;
-/// How the script of zsh shows words, and how it does with [`MORE_OF_ZSH`].
+/// Function with which the script of zsh shows words, and its replacement from [`MORE_OF_ZSH`].
 const DESCRIBE: [&str; 2] = ["_describe -V 'values' other", "_forebay_describe"];
-/// Readline divides a line at `=` and `:` as well, and keeps what is before the last of them.
-/// forebay wants whole words.
+/// Readline also splits a line at `=` and `:`, and keeps the text before the last of them. forebay
+/// expects whole words.
 const MORE_OF_BASH: &str = r#"
 _forebay() {
     local at word gap whole line=${COMP_LINE:0:COMP_POINT} words=()
@@ -75,7 +75,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     screen::print(&finished(options.shell, &String::from_utf8_lossy(&script)))
 }
 
-/// With what the shells need besides.
+/// Returns the script with the additions that the shells need.
 fn finished(shell: Shell, script: &str) -> String {
     match shell {
         Shell::Zsh => script.replace(DESCRIBE[0], DESCRIBE[1]) + MORE_OF_ZSH,
@@ -88,7 +88,7 @@ fn finished(shell: Shell, script: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What they do is tested in the shells themselves (`tests/e2e/test_completions.py`).
+    /// The shells themselves test their effect (`tests/e2e/test_completions.py`).
     #[test]
     fn the_scripts_have_what_is_changed_in_them() {
         let script = |shell: Shell| {

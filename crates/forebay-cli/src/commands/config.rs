@@ -12,23 +12,22 @@ use forebay_config::DaemonConfig;
 use crate::failure::{Failure, system};
 use crate::screen::{self, Paint};
 
-/// Where `forebay serve` looks for its configuration if nobody says anything else.
+/// Default path of the configuration of `forebay serve`.
 pub(super) const DEFAULT_FILE: &str = "/etc/forebay/forebay.toml";
 
-/// Where there is no file.
+/// Hint for a missing file.
 const MAKE_ONE: &str = "`forebay config example` prints a file with every key";
 
 /// Commands of `forebay config`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Say everything that is wrong with a configuration file
+    /// Report all errors in a configuration file
     Check(Check),
     /// Print the JSON schema of the file, for editors
     Schema,
-    /// Print a file with every key, its default and what it does
+    /// Print a file with every key, its default and its effect
     Example,
-    /// Print the admin socket that a configuration file names, for scripts: it is what --admin
-    /// takes
+    /// Print the admin socket that a configuration file names, for scripts: pass it as --admin
     Socket(Socket),
 }
 
@@ -40,7 +39,7 @@ pub(crate) struct Check {
     /// The file
     #[arg(default_value = DEFAULT_FILE)]
     file: PathBuf,
-    /// Print what is wrong as JSON
+    /// Print the errors as JSON
     #[arg(long)]
     json: bool,
 }
@@ -52,7 +51,7 @@ pub(crate) struct Socket {
     file: PathBuf,
 }
 
-/// Checks, or prints.
+/// Executes a command.
 pub(crate) fn execute(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Check(options) => check(&options.file, options.json),
@@ -64,10 +63,10 @@ pub(crate) fn execute(command: &Command) -> Result<(), Failure> {
     }
 }
 
-/// Checks a file: what is wrong goes to stderr with the lines of the file, or to stdout as JSON.
+/// Checks a file: errors go to stderr with the lines of the file, or to stdout as JSON.
 ///
 /// # Errors
-/// It cannot be read, or cannot be used.
+/// The file cannot be read or used.
 pub(super) fn check(file: &Path, json: bool) -> Result<(), Failure> {
     let text = read(file)?;
     let (report, fine) = match forebay_config::parse(file, &text) {
@@ -87,7 +86,7 @@ pub(super) fn check(file: &Path, json: bool) -> Result<(), Failure> {
     Err(Failure::new(MessageId::ConfigWrong, format!("{}: cannot be used", file.display())).hint(MAKE_ONE))
 }
 
-/// Says what is wrong with a file: with its lines for people, each by itself for scripts.
+/// Reports the errors of a file: with its lines on a terminal, each on one line for scripts.
 fn tell(file: &Path, report: &Report) {
     if !message::is_json() {
         let text = report.render(Paint::for_stderr().is_on());
@@ -109,17 +108,17 @@ fn tell(file: &Path, report: &Report) {
     }
 }
 
-/// The state directory that a file names.
+/// Returns the state directory that a file names.
 ///
 /// # Errors
-/// It cannot be read, or cannot be used.
+/// The file cannot be read or used.
 pub(super) fn state_dir(file: &Path) -> Result<PathBuf, Failure> {
     let hint =
         "`forebay config check FILE` says what is wrong with it; --state-dir DIR names the folder itself";
     daemon(file).map(|daemon| daemon.state_dir).map_err(|failure| failure.hint(hint))
 }
 
-/// The section of the daemon.
+/// Returns the daemon's section.
 fn daemon(file: &Path) -> Result<DaemonConfig, Failure> {
     let text = read(file)?;
     let checked = forebay_config::parse(file, &text).map_err(|_| {

@@ -1,9 +1,8 @@
-//! `forebay events`: what happens in the daemon, as it happens.
+//! `forebay events`: prints the daemon's events as they happen.
 //!
 //! Invariants
-//! - An event is printed once: after a break the stream is resumed behind the last one.
-//! - If events were lost, that is said where they are missing: on stderr for people, as a line of
-//!   its own with `--json`.
+//! - An event is printed once: after a break the stream resumes after the last one.
+//! - Missing events are reported at their position: on stderr, or with `--json` as a separate line.
 
 use crate::message;
 use clap_complete::engine::ArgValueCompleter;
@@ -19,9 +18,9 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::screen::{self, Paint, harmless};
 
-/// How long a look at the history waits for the next event before it takes it for the end.
+/// Time that reading the history waits for the next event before it counts as the end.
 const HISTORY_WITHIN: Duration = Duration::from_millis(500);
-/// Longest time that anything is waited for at once.
+/// Longest single wait.
 const TURN: Duration = Duration::from_secs(3600);
 
 /// Options of `forebay events`.
@@ -34,13 +33,13 @@ Examples:
   forebay events --follow --severity warning
   forebay events --follow --kind job,alarm --volume db --json | while read -r event; do ...; done")]
 pub(crate) struct Options {
-    /// Go on with what happens from now on
+    /// Continue with new events
     #[arg(long)]
     follow: bool,
-    /// Begin after this event, or with all of the history: `oldest`
+    /// Begin after this event, or with the whole history: `oldest`
     #[arg(long, value_name = "ID")]
     after: Option<String>,
-    /// So long ago and newer, also of earlier runs: 2h, 7d, or a time such as 2026-11-29T06:00:00Z
+    /// Begin at this age, including earlier runs: 2h, 7d, or a time such as 2026-11-29T06:00:00Z
     #[arg(long, value_name = "TIME", value_parser = since, conflicts_with_all = ["follow", "after"])]
     since: Option<u64>,
     /// Only kinds of this name or group (job, alarm.raised), with commas
@@ -64,8 +63,8 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let interrupt = Interrupt::listen()?;
     let client = options.admin.client().interruptible(&interrupt);
     let after = options.after.clone().or_else(|| (!options.follow).then(|| "oldest".to_owned()));
-    // `oldest` is a place to begin, not the id of an event: it goes into the address, and ids take
-    // its place later.
+    // `oldest` is a position, not the ID of an event: it goes into the URL, and IDs replace it
+    // later.
     let oldest = after.as_deref() == Some("oldest");
     let query = query(options, oldest);
     let mut events = client.events(query, after.filter(|_| !oldest));
@@ -94,7 +93,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     }
 }
 
-/// A time, in seconds since 1970: so long ago, or as it is written.
+/// Parses a time, relative or absolute; returns seconds since 1970.
 fn since(text: &str) -> Result<u64, String> {
     if let Ok(ago) = parse_duration(text) {
         return Ok(screen::now_unix_s().saturating_sub(ago.as_secs()));
@@ -104,7 +103,7 @@ fn since(text: &str) -> Result<u64, String> {
     Ok(time.duration_since(std::time::UNIX_EPOCH).map_err(|_| wrong())?.as_secs())
 }
 
-/// What the files of the daemon have.
+/// Prints the events in the daemon's files.
 fn history(options: &Options, since_unix_s: u64) -> Result<(), Failure> {
     let conditions = query(options, false);
     let and = if conditions.is_empty() { "?" } else { "&" };
@@ -153,7 +152,7 @@ impl Out {
         Ok(())
     }
 
-    /// What happens to the connection; on stderr.
+    /// Reports a change of the connection: on stderr, or with `--json` as an object on stdout.
     fn note(&self, what: &str, words: &str) -> Result<(), Failure> {
         if self.json {
             return screen::print(&format!("{}\n", json!({ "connection": what, "message": words })));
@@ -175,7 +174,7 @@ fn line(event: &Value, paint: Paint) -> String {
     let about =
         ["volume", "pool", "job"].iter().find_map(|name| event[*name].as_str()).map_or("-".into(), harmless);
     let time = text("time");
-    // Milliseconds are enough for people.
+    // Display milliseconds only.
     let time = time.split_once('.').map_or(time.clone(), |(whole, part)| {
         format!("{whole}.{}Z", part.chars().take(3).collect::<String>())
     });

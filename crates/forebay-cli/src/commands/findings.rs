@@ -1,5 +1,5 @@
-//! Pieces that the commands for caches share: a progress bar, a finding for scripts, and how a
-//! checkpoint is called.
+//! Helpers shared by the commands for caches: a progress bar, the JSON of a finding, and the name
+//! of a checkpoint.
 
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// Shorter work needs no progress bar.
 const BAR_AFTER: Duration = Duration::from_secs(2);
 
-/// Runs something with a bar that shows itself when it takes long.
+/// Runs `work` with a progress bar that appears after [`BAR_AFTER`].
 pub(super) fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {
     let started = Instant::now();
     let mut bar: Option<ProgressBar> = None;
@@ -36,7 +36,7 @@ pub(super) fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T
     result
 }
 
-/// The checkpoint that is in effect, for people.
+/// Returns the name of the checkpoint in effect, for display.
 pub(super) fn checkpoint_name(superblock: &Superblock) -> String {
     let generation = superblock.checkpoint_generation;
     match superblock.chain {
@@ -45,7 +45,7 @@ pub(super) fn checkpoint_name(superblock: &Superblock) -> String {
     }
 }
 
-/// For scripts.
+/// Returns the JSON form.
 pub(super) fn finding_json(finding: &Finding) -> Value {
     json!({ "severity": finding.severity.name(), "where": finding.place, "what": finding.what })
 }

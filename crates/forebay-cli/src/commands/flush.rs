@@ -1,4 +1,4 @@
-//! `forebay flush`: writes back what is dirty now.
+//! `forebay flush`: destages all blocks that are dirty now.
 
 use clap_complete::engine::ArgValueCompleter;
 use std::time::Duration;
@@ -22,10 +22,10 @@ pub(crate) struct Options {
     /// Name of the volume
     #[arg(add = ArgValueCompleter::new(complete::volumes))]
     volume: String,
-    /// Print the id of the job and do not wait
+    /// Print the ID of the job and do not wait
     #[arg(long)]
     background: bool,
-    /// Give up, and fail, if it is not done in this time
+    /// Fail if it is not done within this time
     #[arg(long, value_name = "TIME", value_parser = deadline)]
     deadline: Option<Duration>,
     #[command(flatten)]
@@ -36,7 +36,7 @@ fn deadline(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| error.to_string())
 }
 
-/// Flushes.
+/// Flushes the volume.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let query = options.deadline.map_or(String::new(), |time| format!("?deadline={}ms", time.as_millis()));
     let client = options.admin.client();

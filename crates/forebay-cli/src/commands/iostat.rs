@@ -1,8 +1,8 @@
-//! `forebay iostat`: what all pools and volumes do, a line for each in every interval.
+//! `forebay iostat`: activity of all pools and volumes, one line for each in every interval.
 //!
-//! The figures are differences of the counters that `forebay stats` shows. The line of a pool adds
-//! up those of its volumes. A volume that cannot be asked keeps its line, so that a script or a
-//! person does not take silence for idleness.
+//! The figures are differences of the counters that `forebay stats` shows. The line of a pool is
+//! the sum of its volumes. A volume that cannot be queried keeps its line, so that it does not look
+//! idle.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,9 +18,9 @@ use crate::screen::{self, Width, harmless, percent};
 
 /// Lines after which the heading is repeated.
 const HEADING_EVERY: usize = 40;
-/// Widest column of names, and the narrowest.
+/// Minimum and maximum width of the column of names.
 const NAME_WIDTH: (usize, usize) = (10, 24);
-/// What the columns of rank 0 to 4 take.
+/// Width of the columns of rank 0 to 4.
 const FIGURES_WIDTH: usize = 69;
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -55,7 +55,7 @@ pub(crate) struct Options {
     /// Number of reports
     #[arg(value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Only this volume; may be given again
+    /// Only this volume; may be repeated
     #[arg(long, value_name = "NAME", add = clap_complete::engine::ArgValueCompleter::new(crate::complete::volumes))]
     volume: Vec<String>,
     #[command(flatten)]
@@ -102,7 +102,8 @@ fn show(report: &Report, as_json: bool, lines: &mut usize) -> Result<(), Failure
 /// Counters of one volume at one moment.
 struct Counters {
     pool: String,
-    /// What `forebay stats --json` shows; none if the volume is not served, or does not answer.
+    /// The output of `forebay stats --json`; `None` if the volume is not served, or does not
+    /// answer.
     object: Option<Value>,
 }
 
@@ -111,7 +112,7 @@ impl Counters {
         self.object.as_ref().and_then(|object| object[name].as_u64()).unwrap_or(0)
     }
 
-    /// Requests that went this way, and their times added up, in nanoseconds.
+    /// Returns the number of requests on this path, and the sum of their latencies in nanoseconds.
     fn way(&self, way: &str) -> (u64, u64) {
         let total = self.object.as_ref().map(|object| &object["latency"][way]["total"]);
         let count = total.and_then(|total| total["count"].as_u64()).unwrap_or(0);
@@ -139,7 +140,7 @@ impl Sample {
         let of = |volume: &VolumeInfo| {
             let served = !matches!(volume.state, VolumeState::Absent | VolumeState::Unknown);
             let path = super::volume::path(&volume.name, "/stats");
-            // One that was detached a moment ago, or whose pool hangs, does not end the watch.
+            // A volume that was just detached, or whose pool hangs, does not end the watch.
             let object = served.then(|| client.get(&path).ok()).flatten();
             (volume.name.clone(), Counters { pool: volume.pool.clone(), object })
         };
@@ -147,7 +148,7 @@ impl Sample {
     }
 }
 
-/// What a volume or a pool did in a time.
+/// Activity of a volume or a pool during an interval.
 #[derive(Clone, Copy, Default)]
 struct Figures {
     seconds: f64,
@@ -191,7 +192,7 @@ impl Figures {
         }
     }
 
-    /// Adds what another volume did in the same time.
+    /// Adds another volume's activity in the same interval.
     fn add(&mut self, other: &Self) {
         self.seconds = self.seconds.max(other.seconds);
         self.reads += other.reads;
@@ -253,7 +254,8 @@ impl Figures {
     }
 }
 
-/// All lines of one interval: by pool, and the volumes of each. No figures: it could not be asked.
+/// All lines of one interval: by pool, and the volumes of each. Without figures: it could not be
+/// queried.
 struct Report {
     pools: BTreeMap<String, BTreeMap<String, Option<Figures>>>,
 }
@@ -267,7 +269,7 @@ impl Report {
         let seconds = now.at.duration_since(before.at).as_secs_f64();
         Self::of(now, |name, new| {
             let old = before.volumes.get(name).filter(|old| old.object.is_some() && old.pool == new.pool)?;
-            // A pool that was opened anew counts from 0.
+            // A reopened pool counts from 0.
             let is_anew = new.get("uptime_ns") < old.get("uptime_ns");
             Some(((!is_anew).then_some(old), seconds))
         })
@@ -345,7 +347,7 @@ fn line(columns: &Columns, name: &str, figures: Option<Figures>, most: usize) ->
     }
 }
 
-/// A report of two busy volumes of one pool, and of one that is not served.
+/// Returns a report of two busy volumes of one pool, and of one that is not served.
 #[cfg(test)]
 pub(super) fn example(width: Width) -> String {
     let figures = |reads: u64, writes: u64, hits: u64| Figures {

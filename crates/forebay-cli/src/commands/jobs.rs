@@ -1,4 +1,4 @@
-//! `forebay jobs`: what takes long.
+//! `forebay jobs`: long operations.
 
 use super::answers::{list_at, print};
 use crate::client::{Admin, escaped};
@@ -16,7 +16,7 @@ Examples:
   forebay jobs j17 --follow     waits for it with a progress bar; exit code 0 if it completed
   forebay jobs j17 --cancel")]
 pub(crate) struct Options {
-    /// Id of a job, such as j17; all jobs if left out
+    /// ID of a job, such as j17; all jobs if omitted
     #[arg(required_if_eq_any([("follow", "true"), ("cancel", "true")]), add = ArgValueCompleter::new(complete::jobs))]
     id: Option<String>,
     /// Wait for its end
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     admin: Admin,
 }
 
-/// Lists, shows, follows or cancels.
+/// Lists, shows, follows or cancels jobs.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let Some(id) = &options.id else {
         return list_at(&options.admin, ("/v1/jobs", "jobs"), "", table);
@@ -48,7 +48,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     print(&options.admin, &client.get(&path)?, |job| show(job, Width::of_stdout()))
 }
 
-/// One line for each job.
+/// Returns one line for each job.
 pub(super) fn table(jobs: &[Job]) -> Table {
     let mut table = Table::new([
         Column::text("job", 0),

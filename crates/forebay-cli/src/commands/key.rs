@@ -1,4 +1,4 @@
-//! `--key-file`, of the commands that read a cache without a daemon.
+//! `--key-file` of the commands that read a cache without a daemon.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub(crate) struct KeyOption {
 }
 
 impl KeyOption {
-    /// Reads the key, if one was named.
+    /// Reads the key, if one was given.
     pub(super) fn read(&self) -> Result<Option<Key>, Failure> {
         Ok(self.key_file.as_deref().map(read_key_file).transpose()?)
     }

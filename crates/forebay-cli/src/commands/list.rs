@@ -1,4 +1,4 @@
-//! `forebay list`: one line for each volume, with its disk, its device and what uses it.
+//! `forebay list`: one line for each volume, with its disk, its device and its users.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub(crate) struct Options {
     admin: Admin,
 }
 
-/// Lists.
+/// Lists the volumes.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let overview = options.admin.client().get("/v1/overview")?;
     let volumes: Vec<VolumeInfo> = client::list(&overview, "volumes")?;
@@ -34,7 +34,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     screen::print(&text(&rows, Width::of_stdout()))
 }
 
-/// A volume as it is listed.
+/// A volume in the list.
 pub(super) struct Row {
     name: String,
     pool: String,
@@ -76,7 +76,7 @@ impl Row {
     }
 }
 
-/// One line for each volume.
+/// Returns one line for each volume.
 pub(super) fn text(rows: &[Row], width: Width) -> String {
     if rows.is_empty() {
         let none =

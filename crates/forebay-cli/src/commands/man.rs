@@ -12,7 +12,7 @@ use crate::screen;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: forebay man --dir /usr/local/share/man && man forebay-volume-attach")]
 pub(crate) struct Options {
-    /// Folder for the folders man1, man5 and man7 of the pages; they are made if they are not there
+    /// Directory for the directories man1, man5 and man7 of the pages; they are created if missing
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 }
@@ -33,7 +33,7 @@ pub(crate) fn execute(options: &Options, whole: &clap::Command) -> Result<(), Fa
     screen::print(&format!("{pages} pages in {}\n", options.dir.display()))
 }
 
-/// Writes the page of a command and those of its subcommands; returns how many.
+/// Writes the page of a command and those of its subcommands; returns their number.
 fn write(folder: &Path, command: &clap::Command, name: &str) -> Result<usize, Failure> {
     let file = folder.join(format!("{name}.1"));
     let page = page(command, name).map_err(system(file.display()))?;

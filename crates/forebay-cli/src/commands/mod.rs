@@ -41,7 +41,7 @@ mod what_if;
 
 use crate::failure::Failure;
 
-/// What can be asked for.
+/// The commands.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// Serve one volume in the foreground
@@ -53,7 +53,7 @@ pub(crate) enum Command {
     Config(config::Command),
     /// Show daemon, alarms, pools, volumes and jobs on one screen
     Status(status::Options),
-    /// List volumes: disk, device, what uses it, hits and dirty data, a line for each
+    /// List volumes: disk, device, users, hits and dirty data, a line for each
     #[command(visible_alias = "ls")]
     List(list::Options),
     /// Create, list, show, grow, shrink and remove pools of cache devices
@@ -62,7 +62,7 @@ pub(crate) enum Command {
     /// Attach, detach, list, show and resize volumes
     #[command(subcommand)]
     Volume(Box<volume::Command>),
-    /// Put a cache before a mounted disk: pool, volume, mount and line of fstab
+    /// Put a cache in front of a mounted disk: pool, volume, mount and line of fstab
     Cache(cache::Cache),
     /// Take the cache away from a mounted disk
     Uncache(cache::Uncache),
@@ -70,7 +70,7 @@ pub(crate) enum Command {
     Get(settings::Get),
     /// Change settings, live
     Set(settings::Set),
-    /// Write back what is dirty now
+    /// Destage all blocks that are dirty now
     Flush(flush::Options),
     /// List, follow and cancel jobs
     Jobs(jobs::Options),
@@ -81,7 +81,7 @@ pub(crate) enum Command {
     /// List, add and delete caching rules
     #[command(subcommand, alias = "rule")]
     Rules(rules::Command),
-    /// Make the daemon read its configuration file again
+    /// Make the daemon reload its configuration file
     Reload(reload::Options),
     /// Let the installed program take over from the running daemon, without an I/O error
     Upgrade(upgrade::Options),
@@ -93,34 +93,34 @@ pub(crate) enum Command {
     Check(check::Options),
     /// Print the structures of a cache device, offline
     Inspect(inspect::Options),
-    /// Extract the dirty data of a cache without a daemon, also from a damaged one
+    /// Extract the dirty data of a cache without a daemon, even from a damaged one
     Salvage(salvage::Options),
     /// List and remove block devices (ublk:) that wait for a daemon
     #[command(subcommand)]
     Ublk(ublk::Command),
     /// Show counters and latencies of a running volume
     Stats(stats::Options),
-    /// Watch operations, bytes and waits of all pools and volumes, a line for each
+    /// Watch operations, bytes and latencies of all pools and volumes, a line for each
     Iostat(iostat::Options),
-    /// Tell whether a larger or smaller cache would help
+    /// Report whether a larger or smaller cache would help
     Advise(advise::Options),
-    /// Tell what other caches and settings would make of a trace
+    /// Predict the effect of other caches and settings on a trace
     WhatIf(what_if::Options),
     /// Record, convert and replay traces of requests
     #[command(subcommand)]
     Trace(trace::Command),
-    /// Simulate crashes and faulty devices, and judge the engine
+    /// Simulate crashes and faulty devices, and verify the engine
     Sim(sim::Options),
     /// Print a completion script for a shell
     Completions(completions::Options),
     /// Write manual pages
     Man(man::Options),
-    /// Explain a command, a task or the id of a message
+    /// Explain a command, a task or the ID of a message
     Help(help::Options),
 }
 
 impl Command {
-    /// Does it. `whole` is the definition of the command line.
+    /// Executes the command. `whole` is the definition of the command line.
     pub(crate) fn execute(self, whole: &mut clap::Command) -> Result<(), Failure> {
         match self {
             Self::Run(options) => run::execute(*options),

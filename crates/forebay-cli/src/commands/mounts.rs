@@ -1,4 +1,4 @@
-//! What is mounted, as the kernel tells it: `/proc/self/mountinfo` (proc(5)).
+//! The kernel's mount table: `/proc/self/mountinfo` (proc(5)).
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -15,26 +15,26 @@ pub(super) type DeviceNumber = (u32, u32);
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
-    /// The device that the files are on; of file systems on several devices a number of no device.
+    /// The device of the file system; for file systems on several devices, a number of no device.
     pub(super) device: DeviceNumber,
-    /// Which folder of the file system is seen; `/` unless it is a bind mount or a subvolume.
+    /// The mounted directory of the file system; `/` unless it is a bind mount or a subvolume.
     pub(super) root: PathBuf,
-    /// Where.
+    /// Mount point.
     pub(super) point: PathBuf,
     /// Options of the mount, then those of the file system.
     options: [String; 2],
-    /// Its peer group, and the one that it follows, if there are any.
+    /// Its peer group, and its master group, if there are any.
     shared: Option<u32>,
     master: Option<u32>,
     /// Type of the file system.
     pub(super) kind: String,
-    /// What was mounted.
+    /// Mounted source.
     pub(super) source: PathBuf,
 }
 
 impl Mount {
-    /// The options that make it the same again. Those that mount(8) sets by itself are left out,
-    /// and so is what is shown but not taken.
+    /// Returns the options that reproduce the mount. Leaves out those that mount(8) sets by itself,
+    /// and those that are listed but not accepted.
     pub(super) fn options(&self) -> Vec<String> {
         let [of_mount, of_system] = self.options.each_ref().map(|options| options.split(','));
         let mut all: Vec<String> = Vec::new();
@@ -47,9 +47,10 @@ impl Mount {
         all
     }
 
-    /// Options that undo those of a line of fstab that the mount does not have: it was remounted.
+    /// Returns options that override those of a line of fstab that the mount does not have: it was
+    /// remounted.
     pub(super) fn options_against(&self, said: &[String]) -> Vec<String> {
-        // mount(8): each with its opposite, which is not shown.
+        // mount(8): options with their inverses, which are not listed.
         const OPPOSITES: [(&str, &str); 7] = [
             ("ro", "rw"),
             ("noexec", "exec"),
@@ -65,7 +66,7 @@ impl Mount {
         OPPOSITES.iter().filter(|(option, _)| was(option)).map(|(_, undone)| (*undone).to_owned()).collect()
     }
 
-    /// A mount that only waits for somebody to look, to be mounted over then.
+    /// Returns true for an automount trigger, which is mounted over on access.
     pub(super) fn is_automount(&self) -> bool {
         self.kind == "autofs"
     }
@@ -76,7 +77,7 @@ impl Mount {
 pub(super) struct Mounts(pub(super) Vec<Mount>);
 
 impl Mounts {
-    /// What the kernel says now.
+    /// Reads the present mounts.
     ///
     /// # Errors
     /// There is no `/proc`.
@@ -84,10 +85,10 @@ impl Mounts {
         Self::of(Path::new(TABLE))
     }
 
-    /// A table of another process.
+    /// Reads the table of another process.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The table cannot be read.
     pub(super) fn of(table: &Path) -> io::Result<Self> {
         Ok(Self::parse(&std::fs::read(table)?))
     }
@@ -96,21 +97,21 @@ impl Mounts {
         Self(table.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
     }
 
-    /// The mounts on exactly this path, the uppermost last.
+    /// Returns the mounts at exactly this path, the uppermost last.
     pub(super) fn at(&self, point: &Path) -> impl Iterator<Item = &Mount> {
         self.0.iter().filter(move |mount| mount.point == point)
     }
 
-    /// The mount that a path lies on.
+    /// Returns the mount that contains a path.
     pub(super) fn covering(&self, path: &Path) -> Option<&Mount> {
         path.ancestors().find_map(|above| self.at(above).last())
     }
 
-    /// Mounts of this device in another process's table that do not go when `mount` goes: they
-    /// are of no group to which the kernel tells it.
+    /// Returns mounts of this device in another process's table that remain when `mount` is
+    /// unmounted: they are in no group to which the kernel propagates it.
     pub(super) fn independent_of(&self, mount: &Mount) -> impl Iterator<Item = &Mount> {
         let mut told: Vec<u32> = mount.shared.into_iter().collect();
-        // Whoever follows a group tells his own.
+        // A slave of a group propagates to its own peers.
         loop {
             let hears = |of: &&Mount| of.master.is_some_and(|master| told.contains(&master));
             let new = self.0.iter().filter(hears).filter_map(|of| of.shared).find(|of| !told.contains(of));
@@ -148,7 +149,8 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     Some(Mount { device, root, point, options: [of_mount, of_system], shared, master, kind, source })
 }
 
-/// Whether a path is below another one, or that itself, as text: nothing is looked at.
+/// Returns true if a path is below another one, or equal to it, as text, without accessing the file
+/// system.
 pub(super) fn is_below(path: &Path, above: &Path) -> bool {
     let (path, above) = (path.as_os_str().as_bytes(), above.as_os_str().as_bytes());
     above == b"/" || path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')

@@ -24,7 +24,7 @@ use crate::screen::{Column, List, Table, Width, bytes, harmless, percent, uptime
 /// Commands of `forebay pool`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Make a pool of cache devices, or open the one that is on them
+    /// Create a pool on cache devices, or open the existing one on them
     Create(Create),
     /// Open a pool that could not be opened, or that has stopped by itself
     Open(Open),
@@ -32,31 +32,31 @@ pub(crate) enum Command {
     List(Admin),
     /// Show a pool
     Show(Show),
-    /// Make a pool larger while it is used
+    /// Grow a pool while it is in use
     Grow(Grow),
-    /// Make a pool smaller while it is used
+    /// Shrink a pool while it is in use
     Shrink(Shrink),
-    /// Compare everything in the cache with its checksums while it is used
+    /// Compare all cached blocks with their checksums while the pool is in use
     Scrub(Scrub),
-    /// Put another device in the place of a cache device while the pool is used, or give a pool
-    /// whose cache has failed a new one
+    /// Replace a cache device while the pool is in use, or give a pool whose cache has failed a new
+    /// one
     Replace(Replace),
-    /// Close a pool with its volumes, write their settings onto its cache, and forget it: for
-    /// another host
+    /// Close a pool with its volumes, write their settings onto its cache, and remove it from the
+    /// configuration: for another host
     Export(Export),
     /// Open a pool that was exported, with its volumes and settings
     Import(Import),
-    /// Close a pool that has no volumes, and forget it
+    /// Close a pool that has no volumes, and remove it from the configuration
     Remove(Remove),
 }
 
-/// What the operator allows of devices on which a cache is made.
+/// The operator's permissions for devices on which a cache is created.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Taking {
-    /// Take a device that is not blank but begins with zeroes: what is on it is overwritten
+    /// Use a device that is not blank but begins with zeroes: its content is overwritten
     #[arg(long)]
     pub(crate) overwrite: bool,
-    /// Make a cache file that leaves less than a tenth of its file system
+    /// Create a cache file that leaves less than a tenth of its file system free
     #[arg(long)]
     pub(crate) fill: bool,
 }
@@ -75,10 +75,10 @@ Examples:
 pub(crate) struct Create {
     /// Name of the pool
     name: String,
-    /// Cache device: a block device, or a file and the size to make it with; may be repeated
+    /// Cache device: a block device, or a file and the size to create it with; may be repeated
     #[arg(long = "device", value_name = "PATH[:SIZE]", required = true, value_parser = device)]
     devices: Vec<DeviceRequest>,
-    /// Keep what only the cache has on both of two devices: either may fail
+    /// Keep dirty data on both of two devices: either may fail
     #[arg(long)]
     mirror: bool,
     /// Set a setting; may be repeated
@@ -87,7 +87,7 @@ pub(crate) struct Create {
     #[command(flatten)]
     taking: Taking,
     /// Give up a recorded cache of this name or on these devices that may hold dirty data: it is
-    /// refused should it come back
+    /// refused if it returns
     #[arg(long)]
     new_cache: bool,
     #[command(flatten)]
@@ -99,8 +99,8 @@ pub(crate) struct Open {
     /// Name of the pool
     #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
-    /// Make a new cache where the recorded one is not there, and give that one up: it is refused
-    /// should it come back
+    /// Create a new cache if the recorded one is missing, and give that one up: it is refused if it
+    /// returns
     #[arg(long)]
     new_cache: bool,
     #[command(flatten)]
@@ -142,7 +142,7 @@ pub(crate) struct Shrink {
     /// Name of the pool
     #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
-    /// Give up this cache device, one of several
+    /// Give up this cache device of several
     #[arg(long, value_name = "PATH", group = "how")]
     device: Option<String>,
     /// New size of the last cache device
@@ -160,7 +160,7 @@ pub(crate) struct Scrub {
     /// Name of the pool
     #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
-    /// Read at most so much in a second [default: 64MiB]
+    /// Read at most this many bytes per second [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
     rate: Option<String>,
     #[command(flatten)]
@@ -180,19 +180,19 @@ pub(crate) struct Replace {
     /// Name of the pool
     #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
-    /// New cache device: an empty one, or a file and the size to make it with. Two if both of a
+    /// New cache device: an empty one, or a file and the size to create it with. Two if both of a
     /// mirrored pool have failed
     #[arg(long = "device", value_name = "PATH[:SIZE]", required = true, value_parser = device)]
     devices: Vec<DeviceRequest>,
-    /// The sound device that leaves, if the pool has several
+    /// The healthy device to replace, if the pool has several
     #[arg(long, value_name = "PATH")]
     old: Option<String>,
-    /// Give up what was lost with the old cache: older data stands in its place
+    /// Give up the lost data of the old cache: reads return older data
     #[arg(long)]
     discard_lost: bool,
     #[command(flatten)]
     taking: Taking,
-    /// Do not wait until the new device has what it must have
+    /// Do not wait until the new device has all its data
     #[arg(long)]
     background: bool,
     #[command(flatten)]
@@ -207,10 +207,10 @@ pub(crate) struct Export {
     /// Name of the pool
     #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
-    /// Write everything back first: the backing stores are whole without the cache then
+    /// Destage all dirty data first: then the backing stores are complete without the cache
     #[arg(long)]
     drain: bool,
-    /// Also if volumes are in use: clients are cut off, files and block devices are removed
+    /// Also if volumes are in use: clients are disconnected, files and block devices are removed
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -229,13 +229,13 @@ Examples:
   forebay pool import --device /dev/nvme0n1 --backing db=/dev/sdb --export db=ublk:
   forebay pool import --device /dev/nvme1n1 --key-file /etc/forebay-keys/safe")]
 pub(crate) struct Import {
-    /// Cache device; give all of the cache, in any order
+    /// Cache device; list all devices of the cache, in any order
     #[arg(long = "device", value_name = "PATH", required = true)]
     devices: Vec<String>,
     /// Another name for the pool
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
-    /// Where the backing store of a volume is; may be repeated
+    /// Location of the backing store of a volume; may be repeated
     #[arg(long, value_name = "VOLUME=URI", value_parser = pair)]
     backing: Vec<(String, String)>,
     /// An export of a volume, instead of those in the settings; none if URI is empty; may be
@@ -245,7 +245,7 @@ pub(crate) struct Import {
     /// The key of an encrypted cache: a file, or credential:NAME
     #[arg(long, value_name = "PATH")]
     key_file: Option<String>,
-    /// Only say what would be done
+    /// Only print the plan
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -257,18 +257,18 @@ pub(crate) struct Remove {
     /// Name of the pool
     #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
-    /// Erase its devices: nobody takes them for a cache any more, and they can be used as new ones
+    /// Erase its devices: they no longer count as a cache, and can be used as new ones
     #[arg(long)]
     erase: bool,
-    /// Forget a pool that cannot be opened, with its volumes, whatever only its cache has; its
-    /// devices stay as they are
+    /// Remove a pool that cannot be opened from the configuration, with its volumes, even if its
+    /// cache has dirty data; its devices stay as they are
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     job: JobOptions,
 }
 
-/// Does what was asked of pools.
+/// Executes a command on pools.
 pub(crate) fn execute(command: Command) -> Result<(), Failure> {
     match command {
         Command::Create(options) => create(options),
@@ -330,7 +330,7 @@ fn replace(
     let request = ReplaceRequest { device, other, old, discard_lost, overwrite, fill };
     let pool = client.post(&path(&name, "/replace"), Some(&request))?;
     let info: PoolInfo = client::read(&pool)?;
-    // A new cache in place of a failed one is there at once.
+    // A new cache in place of a failed one needs no job.
     if let Some(job) = info.job {
         let answer = client.get(&format!("/v1/jobs/{}", escaped(&job)))?;
         let job: JobInfo = client::read(&answer)?;
@@ -442,7 +442,7 @@ fn open(options: &Open) -> Result<(), Failure> {
     })
 }
 
-/// One line for each pool.
+/// Returns one line for each pool.
 pub(super) fn table(pools: &[PoolInfo]) -> Table {
     let mut table = Table::new([
         Column::text("pool", 0),
@@ -497,7 +497,7 @@ fn state(pool: &PoolInfo) -> String {
     }
 }
 
-/// What is wrong with a device of it, in a word.
+/// Returns a word for the failure of one of its devices.
 fn device_trouble(pool: &PoolInfo) -> Option<&str> {
     let is_well = |state: &&str| matches!(*state, "" | "ok" | "filling" | "out" | "missing");
     pool.devices.iter().map(|device| device.state.as_str()).find(|state| !is_well(state))
@@ -510,7 +510,7 @@ pub(super) fn show(pool: &PoolInfo, width: Width) -> String {
     for device in &pool.devices {
         let state =
             if device.state.is_empty() { String::new() } else { format!(", {}", harmless(&device.state)) };
-        // That of a device which was never opened is not known.
+        // The size of a device that was never opened is unknown.
         let size = Some(device.size_bytes).filter(|size| *size > 0);
         let size = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
         list.add("device", format!("{}{size}{state}", harmless(&device.path)));
@@ -545,7 +545,7 @@ pub(super) fn show(pool: &PoolInfo, width: Width) -> String {
     list.within(width)
 }
 
-/// What was written to a device, most of it first.
+/// Returns the amounts written to a device, largest first.
 fn written(flash: &FlashInfo) -> String {
     let mut causes: Vec<(&String, u64)> = flash
         .written_by_cause
@@ -560,7 +560,7 @@ fn written(flash: &FlashInfo) -> String {
     format!("{} since the start {} ago{of}", bytes(flash.written_bytes), uptime(flash.written_for_s))
 }
 
-/// What a device reports, and how long it lasts.
+/// Shows a device's wear report and remaining life.
 fn show_wear(list: &mut List, flash: &FlashInfo) {
     for disk in &flash.wear {
         let mut words = Vec::new();
@@ -585,7 +585,7 @@ fn show_wear(list: &mut List, flash: &FlashInfo) {
     }
 }
 
-/// How an endurance budget stands.
+/// Returns the state of an endurance budget.
 fn budget(endurance: &EnduranceInfo) -> String {
     let saved = bytes(endurance.saved_bytes.unsigned_abs());
     let account = if endurance.saved_bytes < 0 { format!("{saved} owed") } else { format!("{saved} saved") };
@@ -601,7 +601,7 @@ fn budget(endurance: &EnduranceInfo) -> String {
     )
 }
 
-/// What is in its cache.
+/// Shows the content of its cache.
 fn show_space(list: &mut List, pool: &PoolInfo) {
     list.add("size", bytes(pool.capacity_bytes));
     if pool.mirror.is_empty() {
@@ -623,8 +623,8 @@ fn show_space(list: &mut List, pool: &PoolInfo) {
     list.add("I/O by", harmless(&pool.io_engine));
 }
 
-/// `PATH[:SIZE]`, by the rules of `forebay run --cache`. The size goes to the daemon as it was
-/// typed; a relative path is made absolute.
+/// Parses `PATH[:SIZE]`, by the rules of `forebay run --cache`. Passes the size to the daemon as
+/// typed; makes a relative path absolute.
 pub(super) fn device(text: &str) -> Result<DeviceRequest, String> {
     let spec = text.parse::<CacheSpec>()?;
     let size = spec.size_bytes.and_then(|_| Some(text.rsplit_once(':')?.1.to_owned()));

@@ -1,4 +1,4 @@
-//! `forebay reload`: the daemon reads its configuration file again.
+//! `forebay reload`: makes the daemon reload its configuration file.
 
 use forebay_admin::{MessageId, ReloadDone};
 
@@ -16,7 +16,7 @@ pub(crate) struct Options {
     admin: Admin,
 }
 
-/// Reloads, and says what that did.
+/// Reloads, and prints the result.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let answer = options.admin.client().post_nothing("/v1/reload")?;
     let done: ReloadDone = client::read(&answer)?;

@@ -16,7 +16,7 @@ use crate::screen::{self, Column, Table, bytes, count, harmless, nanos};
 /// Commands of `forebay rules`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// List the rules of a volume in order, with what they decided
+    /// List the rules of a volume in order, with the requests that each decided
     List(List),
     /// Add a rule
     Add(Add),
@@ -46,7 +46,7 @@ pub(crate) struct Add {
     /// The rule: an action and conditions
     #[arg(required = true)]
     rule: Vec<String>,
-    /// Place in the list, from 0; at its end if left out
+    /// Position in the list, from 0; at its end if omitted
     #[arg(long, value_name = "N")]
     position: Option<usize>,
     #[command(flatten)]
@@ -64,7 +64,7 @@ pub(crate) struct Delete {
     admin: Admin,
 }
 
-/// Lists, adds or deletes.
+/// Executes a command on rules.
 pub(crate) fn execute(command: Command) -> Result<(), Failure> {
     match command {
         Command::List(List { volume, admin }) => {
@@ -79,7 +79,7 @@ pub(crate) fn execute(command: Command) -> Result<(), Failure> {
     }
 }
 
-/// One line for each rule.
+/// Returns one line for each rule.
 fn table(rules: &[Value]) -> Table {
     let mut table = Table::new([
         Column::text("rule", 0),
@@ -105,7 +105,7 @@ fn table(rules: &[Value]) -> Table {
     table
 }
 
-/// A rule as it is typed, if it comes as text or as an object that reads as a rule.
+/// Returns a rule as typed, from a text or an object that contains the text.
 fn text(rule: &Value) -> String {
     let typed = rule.as_str().map(str::to_owned);
     let read = || serde_json::from_value::<Rule>(rule.clone()).map(|rule| rule.to_string());

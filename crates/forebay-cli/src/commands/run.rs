@@ -26,22 +26,22 @@ Example:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE, after_long_help = long_help())]
 pub(crate) struct Options {
-    /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb)
+    /// The backing store: a file (file:/srv/disk.img) or a block device (/dev/sdb)
     #[arg(long, value_name = "URI")]
     backing: BackingUri,
-    /// The fast device: a file or a block device, and the size to make a new file with
+    /// The cache device: a file or a block device, and the size to create a new file with
     /// (flash.img:10GiB). Give two with --set mirror=on
     #[arg(long = "cache", value_name = "PATH[:SIZE]", required = true)]
     caches: Vec<CacheSpec>,
-    /// Where clients find the volume: nbd+unix:///name?socket=/path, nbd://host:port/name,
-    /// fuse:/path or ublk:NAME; may be repeated
+    /// Export for clients: nbd+unix:///name?socket=/path, nbd://host:port/name, fuse:/path or
+    /// ublk:NAME; may be repeated
     #[arg(long = "export", value_name = "URI", required = true)]
     exports: Vec<ExportUri>,
-    /// How the cache is used: writeback, writethrough, writearound, writeonly or passthrough
+    /// Mode of the volume: writeback, writethrough, writearound, writeonly or passthrough
     #[arg(long, value_name = "MODE", default_value = "writeback", value_parser = mode)]
     mode: Mode,
-    /// Make the backing store as slow as this device: hdd-7200, or card-d or card-t, full flash
-    /// cards of 2010; card-d:5 has a fifth of its chips
+    /// Slow the backing store down to this device: hdd-7200, or card-d or card-t, full flash cards
+    /// of 2010; card-d:5 has a fifth of its chips
     #[arg(long, value_name = "MODEL")]
     emulate: Option<DeviceModel>,
     /// The same for the cache device
@@ -50,21 +50,21 @@ pub(crate) struct Options {
     /// Change a setting; may be repeated. `--help` lists them
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// Answer `forebay stats` on this unix socket
+    /// Answer `forebay stats` on this Unix socket
     #[arg(long, value_name = "SOCKET")]
     admin: Option<PathBuf>,
-    /// How operations reach the kernel: auto, uring or psync
+    /// How operations are submitted to the kernel: auto, uring or psync
     #[arg(long, value_name = "ENGINE", default_value = "auto")]
     io: EnginePreference,
-    /// Make a new cache where the recorded one is not there, and give that one up: it is refused
-    /// should it come back
+    /// Create a new cache if the recorded one is missing, and give that one up: it is refused if it
+    /// returns
     #[arg(long)]
     new_cache: bool,
     #[command(flatten)]
     taking: Taking,
 }
 
-/// Serves the volume until a signal comes.
+/// Serves the volume until a signal stops it.
 pub(crate) fn execute(options: Options) -> Result<(), Failure> {
     let options = RunOptions {
         backing: options.backing,
@@ -92,7 +92,7 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
     ended(result).and(said)
 }
 
-/// How a daemon ended, in words.
+/// Converts the result of a daemon.
 pub(super) fn ended(result: Result<(), RunError>) -> Result<(), Failure> {
     result.map_err(|error| match error {
         RunError::Usage { id, what } => {
@@ -102,7 +102,7 @@ pub(super) fn ended(result: Result<(), RunError>) -> Result<(), Failure> {
     })
 }
 
-/// The settings, from the daemon's own list.
+/// Returns the settings, from the daemon's own list.
 fn long_help() -> String {
     let mut text = String::from("Settings (--set KEY=VALUE):\n");
     for setting in forebay_daemon::settings() {

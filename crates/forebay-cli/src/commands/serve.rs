@@ -21,25 +21,25 @@ pub(crate) struct Options {
     /// Configuration file
     #[arg(long, value_name = "FILE", default_value = super::config::DEFAULT_FILE)]
     config: PathBuf,
-    /// Only say whether the file can be used
+    /// Only report whether the file can be used
     #[arg(long)]
     check: bool,
-    /// Make a new cache for this pool where the recorded one is not there, and give that one up;
-    /// may be repeated
+    /// Create a new cache for this pool if the recorded one is missing, and give that one up; may
+    /// be repeated
     #[arg(long, value_name = "POOL")]
     new_cache: Vec<String>,
-    /// Take over from the daemon that has started this one; it speaks through standard input
+    /// Take over from the daemon that has started this one; it communicates through standard input
     #[arg(long, hide = true)]
     successor: bool,
 }
 
-/// Serves until a signal comes.
+/// Serves until a signal stops it.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     if options.check { super::config::check(&options.config, false) } else { start(options) }
 }
 
 fn start(options: &Options) -> Result<(), Failure> {
-    // A successor tells its predecessor what is wrong, which it finds when it reads the file.
+    // A successor reports errors to its predecessor, and finds them when it reads the file.
     if !options.successor {
         super::config::check(&options.config, false).inspect_err(|failure| {
             let file = options.config.display();
@@ -54,7 +54,7 @@ fn start(options: &Options) -> Result<(), Failure> {
     serve(options).inspect_err(tells)
 }
 
-/// Tells the service manager why there is no daemon.
+/// Reports to the service manager why the daemon does not start.
 fn tell(why: &str) {
     if let Some(manager) = Manager::from_env() {
         manager.status(why);

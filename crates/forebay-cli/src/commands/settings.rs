@@ -20,7 +20,8 @@ Examples:
   forebay get --pool fast
   forebay get --daemon                  what of the daemon itself can be changed while it runs")]
 pub(crate) struct Get {
-    /// A volume and perhaps the name of a setting; with --pool or --daemon only the name
+    /// A volume, optionally followed by the name of a setting; with --pool or --daemon only the
+    /// name
     #[arg(value_name = "VOLUME] [KEY", num_args = 0.., add = ArgValueCompleter::new(complete::volumes_and_settings))]
     names: Vec<String>,
     #[command(flatten)]
@@ -29,7 +30,7 @@ pub(crate) struct Get {
     admin: Admin,
 }
 
-/// Whose settings, if not a volume's.
+/// Owner of the settings, if it is not a volume.
 #[derive(Debug, clap::Args)]
 struct Whose {
     /// Settings of this pool
@@ -58,13 +59,13 @@ pub(crate) struct Set {
     /// Until the next start, upgrade or reload: the configuration file stays as it is
     #[arg(long)]
     temporary: bool,
-    /// If the mode leaves write-back: write everything back now, and wait for it
+    /// If the mode leaves write-back: destage all dirty data now, and wait for it
     #[arg(long, conflicts_with = "lazy")]
     drain: bool,
-    /// If the mode leaves write-back: write back in its own time (the default)
+    /// If the mode leaves write-back: destage at the usual rate (the default)
     #[arg(long)]
     lazy: bool,
-    /// Do not wait for the job that drains; print its id
+    /// Do not wait for the drain job; print its ID
     #[arg(long, requires = "drain")]
     background: bool,
     #[command(flatten)]
@@ -144,13 +145,13 @@ pub(crate) fn set(options: Set) -> Result<(), Failure> {
     }
 }
 
-/// Where metrics are: the port may be one that the system chose.
+/// Returns the address of the metrics: the system may have chosen the port.
 fn metrics_place(daemon: &DaemonInfo) -> String {
     let at = |address: &String| format!("metrics: http://{}/metrics\n", harmless(address));
     daemon.metrics.as_ref().map_or_else(String::new, at)
 }
 
-/// `daemon`, `pools/NAME` or `volumes/NAME`, and the words that are left.
+/// Returns `daemon`, `pools/NAME` or `volumes/NAME`, and the remaining words.
 fn target(whose: Whose, mut words: Vec<String>) -> Result<(String, Vec<String>), Failure> {
     if whose.daemon {
         return Ok(("daemon".into(), words));
@@ -166,7 +167,7 @@ fn target(whose: Whose, mut words: Vec<String>) -> Result<(String, Vec<String>),
     Ok((format!("volumes/{}", escaped(&volume)), words))
 }
 
-/// There is no such volume. If there is a pool of this name it is meant.
+/// Adds a hint to the failure for an unknown volume if there is a pool of this name.
 fn or_pool(client: &Client, target: &str, failure: Failure) -> Failure {
     let Some(name) = target.strip_prefix("volumes/").filter(|_| failure.is_not_found()) else {
         return failure;
@@ -177,7 +178,7 @@ fn or_pool(client: &Client, target: &str, failure: Failure) -> Failure {
     }
 }
 
-/// `KEY=VALUE`.
+/// Parses `KEY=VALUE`.
 pub(super) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().into(), value.trim().into())),

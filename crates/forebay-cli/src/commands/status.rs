@@ -8,9 +8,9 @@ use crate::failure::Failure;
 use crate::job::Job;
 use crate::screen::{self, Column, Paint, Table, Width, bytes, harmless, wrapped};
 
-/// So many that are not there are shown, pools first.
+/// Maximum number of unavailable pools and volumes shown, pools first.
 const MISSING_MAX: usize = 20;
-/// So many alarms are shown, the gravest first.
+/// Maximum number of alarms shown, the most severe first.
 const ALARMS_MAX: usize = 10;
 
 /// Options of `forebay status`.
@@ -23,7 +23,7 @@ pub(crate) struct Options {
     admin: Admin,
 }
 
-/// Shows it.
+/// Shows the status.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let client = options.admin.client();
     let parts = ["daemon", "pools", "volumes", "jobs", "alarms"];
@@ -38,7 +38,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     screen::print(&text(&all, screen::now_unix_s(), Paint::for_stdout(), Width::of_stdout())?)
 }
 
-/// The screen: what is wrong comes first.
+/// Returns the screen: problems come first.
 pub(super) fn text(all: &Value, now_unix_s: u64, paint: Paint, width: Width) -> Result<String, Failure> {
     let daemon: DaemonInfo = client::read(&all["daemon"])?;
     let pools: Vec<PoolInfo> = client::read(&all["pools"])?;
@@ -85,8 +85,8 @@ pub(super) fn text(all: &Value, now_unix_s: u64, paint: Paint, width: Width) -> 
     Ok(text)
 }
 
-/// A pool or volume that should be there and is not, or does not answer, or whose dirty data waits
-/// for it.
+/// A pool or volume that is configured and not available, or does not answer, or has dirty data for
+/// a missing device.
 struct Missing {
     what: &'static str,
     name: String,

@@ -1,4 +1,4 @@
-//! `forebay ublk`: block devices that are there, without a daemon.
+//! `forebay ublk`: existing block devices, without a daemon.
 
 use forebay_admin::MessageId;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,16 @@ use forebay_pool::ublk_found::{self, FoundDevice, NotRemoved};
 use crate::failure::Failure;
 use crate::screen;
 
-/// What can be done with block devices.
+/// Commands on block devices.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// List the block devices of all volumes, also those that wait for their daemon
+    /// List the block devices of all volumes, including those that wait for their daemon
     List {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Print the name of a block device below /dev/forebay: for udev, which makes a link of it
+    /// Print the name of a block device below /dev/forebay: for udev, which creates a link with it
     #[command(hide = true)]
     Name {
         /// The device, for instance /dev/ublkb0
@@ -31,13 +31,13 @@ volume goes on with it. See forebay help ublk.")]
     Remove {
         /// Its name below /dev/forebay, or its path
         name: String,
-        /// Also if it is mounted or open: its users meet I/O errors
+        /// Also if it is mounted or open: its users get I/O errors
         #[arg(long)]
         force: bool,
     },
 }
 
-/// Does it.
+/// Executes a command.
 pub(crate) fn execute(command: &Command) -> Result<(), Failure> {
     match command {
         Command::List { json } => list(*json),

@@ -11,9 +11,9 @@ use crate::client::{self, Admin, Client};
 use crate::failure::Failure;
 use crate::screen::{self, harmless};
 
-/// Longest time that a successor may take, as the daemon has it, and some more.
+/// The daemon's time limit for a successor, plus a margin.
 const WITHIN: Duration = Duration::from_secs(180);
-/// How often it is asked who answers.
+/// Interval of checks for the process that answers.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Options of `forebay upgrade`.
@@ -24,14 +24,14 @@ pools, sockets and connections between two requests. If it cannot, the old daemo
 connect again. With files (fuse:) and virtual machines (vhost-user:) there is no upgrade; block devices (ublk:) wait
 meanwhile. See forebay help restart.")]
 pub(crate) struct Options {
-    /// Refuse if clients would be disconnected: those with TLS. Packages upgrade like this
+    /// Refuse if clients would be disconnected: those with TLS. Package upgrades use this
     #[arg(long)]
     keep_clients: bool,
     #[command(flatten)]
     admin: Admin,
 }
 
-/// Upgrades, and says how that ended.
+/// Upgrades, and reports the result.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let client = options.admin.client();
     if options.keep_clients {
@@ -40,11 +40,11 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let begun: UpgradeBegun = client::read(&client.post_nothing("/v1/upgrade")?)?;
     let until = Instant::now() + WITHIN;
     let both = [begun.from_pid, begun.pid];
-    // Of a daemon in another name space of processes nothing can be seen here.
+    // A daemon in another PID namespace is not visible here.
     let visible = both.iter().any(|pid| is_alive(*pid));
     let moved = begun.admin_socket.as_ref().map(|socket| Client::new(Path::new(socket)));
     let info = loop {
-        // Nobody answers in between, and some who ask then are cut off.
+        // During the handover there is no answer, and some requests are cut off.
         let answer = client.get("/v1/daemon").ok();
         let answer = answer.or_else(|| moved.as_ref()?.get("/v1/daemon").ok());
         if let Some(info) = answer.as_ref().and_then(|answer| ended(answer, &begun)) {
@@ -100,8 +100,9 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     ))
 }
 
-/// A connection with TLS cannot be passed on. Which of a volume's clients have one is not told, so
-/// all clients of a volume with such an export count.
+/// Refuses an upgrade that would disconnect clients. A connection with TLS cannot be handed over.
+/// The daemon does not report which of a volume's clients have one, so all clients of a volume with
+/// such an export count.
 fn refuse_if_disconnecting(client: &Client) -> Result<(), Failure> {
     let volumes: Vec<VolumeInfo> = client::list(&client.get("/v1/volumes")?, "volumes")?;
     match volumes.iter().find(|volume| may_be_disconnected(volume)) {
@@ -118,19 +119,19 @@ fn may_be_disconnected(volume: &VolumeInfo) -> bool {
     volume.connections > 0 && volume.exports.iter().any(|export| export.starts_with("nbds"))
 }
 
-/// How the upgrade ended, if it has.
+/// Returns the result of the upgrade, if it has ended.
 fn ended(answer: &serde_json::Value, begun: &UpgradeBegun) -> Option<UpgradeInfo> {
     let daemon: DaemonInfo = client::read(answer).ok()?;
     daemon.upgrade.filter(|upgrade| upgrade.to_pid == begun.pid)
 }
 
-/// A daemon that answers and is neither of the two: somebody has started it since.
+/// Returns the PID of a daemon that is neither of the two and was started since.
 fn stranger(answer: &serde_json::Value, both: &[u32; 2]) -> Option<u32> {
     let daemon: DaemonInfo = client::read(answer).ok()?;
     (!both.contains(&daemon.pid)).then_some(daemon.pid)
 }
 
-/// True if there is such a process, and it has not ended.
+/// Returns true if there is such a process, and it has not ended.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // "1234 (name) S ..."

@@ -1,6 +1,6 @@
-//! Who uses a volume on this machine: file systems that are mounted from its block device or file,
-//! and block devices of the kernel that lie on it. Clients of sockets are counted by the daemon; it
-//! does not learn who has a block device open.
+//! Users of a volume on this machine: file systems mounted from its block device or file, and the
+//! kernel's block devices on top of it. The daemon counts clients of sockets; it cannot see the
+//! users of a block device.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,20 +12,20 @@ use forebay_export::uri::ExportUri;
 use super::mounts::{DeviceNumber, Mounts};
 use crate::screen::harmless;
 
-/// Where block devices of volumes are.
+/// Directory of the block devices of volumes.
 const DEVICES: &str = "dev/forebay";
 
-/// Where a volume can be used, and what uses it there.
+/// Exports of a volume on this machine, and their users.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     /// Block devices, files and URIs, as many as there are exports.
     pub(super) places: Vec<String>,
-    /// Mount points, and devices that lie on it and are not mounted.
+    /// Mount points, and devices on top of it that are not mounted.
     pub(super) users: Vec<String>,
 }
 
 impl Usage {
-    /// Of a volume. What cannot be read is not there; `root` is `/`.
+    /// Returns the usage of a volume. Unreadable information counts as absent; `root` is `/`.
     pub(super) fn of(root: &Path, volume: &VolumeInfo, mounts: &Mounts) -> Self {
         let mut usage = Self::default();
         for export in &volume.exports {
@@ -45,7 +45,7 @@ impl Usage {
         usage
     }
 
-    /// In words, with the clients that the daemon counts.
+    /// Describes the usage, including the clients that the daemon counts.
     pub(super) fn words(&self, clients: u64) -> String {
         let mut words = self.users.clone();
         match clients {
@@ -57,7 +57,7 @@ impl Usage {
     }
 }
 
-/// The device behind the link, which is what other programs call it.
+/// Returns the device behind the link, which other programs name.
 fn shown(root: &Path, link: &Path) -> String {
     let target = std::fs::canonicalize(link).unwrap_or_else(|_| link.to_owned());
     let below = target.strip_prefix(root).unwrap_or(&target);
@@ -69,7 +69,7 @@ fn number_of(path: &Path) -> Option<DeviceNumber> {
     (device != 0).then(|| (rustix::fs::major(device), rustix::fs::minor(device)))
 }
 
-/// Loop devices that lie on a file.
+/// Returns the loop devices on a file.
 fn loops_on(root: &Path, file: &Path) -> Vec<DeviceNumber> {
     let devices = std::fs::read_dir(root.join("sys/block")).into_iter().flatten().flatten();
     let lies_on = |device: &PathBuf| {
@@ -79,15 +79,15 @@ fn loops_on(root: &Path, file: &Path) -> Vec<DeviceNumber> {
     devices.map(|entry| entry.path()).filter(lies_on).filter_map(|device| number_in(&device)).collect()
 }
 
-/// The number of a device from its folder in sysfs.
+/// Returns the number of a device from its directory in sysfs.
 fn number_in(device: &Path) -> Option<DeviceNumber> {
     let text = std::fs::read_to_string(device.join("dev")).ok()?;
     let (major, minor) = text.trim_end().split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Where a device, its partitions and what lies on them are mounted; the name of a device that has
-/// none of that above it.
+/// Returns the mount points of a device, its partitions and the devices on top of them; the name of
+/// a device without any of these.
 fn users_of(
     root: &Path,
     number: DeviceNumber,
@@ -135,7 +135,7 @@ mod tests {
         Mounts::of(&table).unwrap()
     }
 
-    /// The file `/srv/db` has a loop device with a partition that is mounted, and one that LVM has.
+    /// The file `/srv/db` has a loop device with a mounted partition, and one that LVM uses.
     fn machine() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let at = |path: &str| root.path().join(path);

@@ -1,4 +1,4 @@
-//! `forebay volume`: what is cached and served.
+//! `forebay volume`: volumes.
 
 use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::events::Severity;
@@ -27,13 +27,13 @@ const LOSSES_SHOWN: usize = 10;
 pub(crate) enum Command {
     /// Put a cache in front of a backing store, and serve it
     Attach(Attach),
-    /// Stop serving a volume; by default everything is written back first
+    /// Stop serving a volume; by default all dirty data is destaged first
     Detach(Detach),
     /// List the volumes
     List(Admin),
     /// Show a volume
     Show(Show),
-    /// Give a volume another size
+    /// Resize a volume
     Resize(Resize),
 }
 
@@ -48,14 +48,14 @@ pub(crate) struct Attach {
     /// Name of the volume
     #[arg(add = ArgValueCompleter::new(complete::volumes))]
     name: String,
-    /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb); may be left out
-    /// if the volume is configured, or say where its slow device is now
+    /// The backing store: a file (file:/srv/disk.img) or a block device (/dev/sdb); may be omitted
+    /// if the volume is configured, or give the new location of its backing store
     #[arg(long, value_name = "URI", default_value = "", hide_default_value = true)]
     backing: String,
-    /// Pool that caches it; may be left out if there is only one
+    /// Pool that caches it; may be omitted if there is only one
     #[arg(long, add = ArgValueCompleter::new(complete::pools))]
     pool: Option<String>,
-    /// Where clients find it: nbd+unix:///name?socket=/path, nbd://host:port/name, fuse:/path or
+    /// Export for clients: nbd+unix:///name?socket=/path, nbd://host:port/name, fuse:/path or
     /// ublk:NAME, vhost-user:/path; may be repeated
     #[arg(long = "export", value_name = "URI")]
     exports: Vec<String>,
@@ -86,14 +86,14 @@ pub(crate) struct Detach {
     /// backing store without it
     #[arg(long, conflicts_with = "discard")]
     keep: bool,
-    /// Throw dirty data away: what only the cache has is lost
+    /// Discard dirty data: it is lost
     #[arg(long)]
     discard: bool,
-    /// Write everything back, then write the backing file to this path, where nothing is yet: the
-    /// way out for one that was deleted or replaced while it is served
+    /// Destage all dirty data, then write the backing file to this path, which must not exist: for
+    /// a file that was deleted or replaced while it is served
     #[arg(long, value_name = "PATH", conflicts_with_all = ["keep", "discard"])]
     save_to: Option<String>,
-    /// Also if it is in use: cuts its clients off
+    /// Also if it is in use: its clients are disconnected
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -116,14 +116,14 @@ pub(crate) struct Resize {
     name: String,
     /// New size (20GiB), or `max` for all of the backing store
     size: String,
-    /// Make it smaller also if it is in use: what lies beyond the new end is gone for its clients
+    /// Shrink it even if it is in use: its clients lose the data beyond the new end
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     job: JobOptions,
 }
 
-/// Does what was asked of volumes.
+/// Executes a command on volumes.
 pub(crate) fn execute(command: Command) -> Result<(), Failure> {
     match command {
         Command::Attach(options) => attach(options),
@@ -151,7 +151,7 @@ pub(crate) fn execute(command: Command) -> Result<(), Failure> {
     }
 }
 
-/// Address of a volume, or of what belongs to it.
+/// Returns the API path of a volume, or of a part of it.
 pub(super) fn path(name: &str, rest: &str) -> String {
     format!("/v1/volumes/{}{rest}", escaped(name))
 }
@@ -178,7 +178,7 @@ fn attach(Attach { name, backing, pool, exports, settings, admin }: Attach) -> R
     })
 }
 
-/// What is allowed, and looks like a mistake.
+/// Prints warnings: valid settings that are probably mistakes.
 pub(super) fn warn(volume: &str, warnings: &[WarningInfo]) {
     for WarningInfo { id, what, hint } in warnings {
         let [id, what, hint] = [id, what, hint].map(|text| harmless(text));
@@ -199,7 +199,7 @@ fn detach(options: &Detach) -> Result<(), Failure> {
     options.job.run(|client| client.delete(&path(&options.name, &format!("?how={how}{force}{save_to}"))))
 }
 
-/// One line for each volume.
+/// Returns one line for each volume.
 pub(super) fn table(volumes: &[VolumeInfo]) -> Table {
     let mut table = Table::new([
         Column::text("volume", 0),
@@ -230,7 +230,7 @@ pub(super) fn table(volumes: &[VolumeInfo]) -> Table {
     table
 }
 
-/// The state by its name in JSON.
+/// Returns the state by its name in JSON.
 fn state(volume: &VolumeInfo) -> String {
     serde_json::to_value(volume.state)
         .ok()
@@ -238,7 +238,7 @@ fn state(volume: &VolumeInfo) -> String {
         .unwrap_or_default()
 }
 
-/// What is wrong with its backing store, in a word.
+/// Returns a word for the problem of its backing store.
 fn backing_trouble(volume: &VolumeInfo) -> String {
     match volume.backing_state.as_str() {
         "" | "ok" => String::new(),
@@ -246,7 +246,7 @@ fn backing_trouble(volume: &VolumeInfo) -> String {
     }
 }
 
-/// Bytes, if the daemon knows how many.
+/// Formats bytes, if the daemon knows the number.
 fn known(count: Option<u64>) -> String {
     count.map_or_else(|| "-".into(), bytes)
 }

@@ -1,5 +1,5 @@
-//! The real program: a volume is served, killed, damaged and looked at. No root, no network, one
-//! private folder per test.
+//! The real program: serves a volume, is killed, and inspects a damaged cache. No root, no network,
+//! one private directory per test.
 
 use crate::world::{World, text};
 use forebay_export::nbd::client::{NbdClient, Transport};
@@ -34,18 +34,18 @@ impl World {
         let mut command = self.command("16MiB");
         command
             .args(["--set", "dirty_low_pct=80", "--set", "dirty_high_pct=90", "--set", "idle_delay=1h"])
-            // So large that they end with a summary.
+            // Large enough to end with a summary.
             .args(["--set", "segment_size=512KiB"]);
         self.serve(command, 1);
         self.client()
     }
 
-    /// Writes `BLOCKS` blocks, of which nothing is destaged.
+    /// Writes `BLOCKS` blocks, with destage off.
     fn start_and_write(&mut self) {
         self.start_and_write_some(BLOCKS);
     }
 
-    /// The same with so many blocks.
+    /// As [`Self::start_and_write`], with `blocks` blocks.
     fn start_and_write_some(&mut self, blocks: u64) {
         let mut client = self.start();
         for block in 0..blocks {
@@ -72,7 +72,7 @@ impl World {
         Superblock::decode(&block).unwrap()
     }
 
-    /// The checkpoint, and where its copy 0 lies.
+    /// Returns the checkpoint, and the offset of its copy 0.
     fn checkpoint(&self) -> (Checkpoint, u64) {
         let superblock = self.superblock();
         let (at, len) = superblock.checkpoint_place(0);
@@ -81,7 +81,7 @@ impl World {
         (superblock.read_checkpoint(&bytes).unwrap(), at)
     }
 
-    /// Puts an increment that changes nothing into effect, behind a whole checkpoint.
+    /// Puts an increment without changes into effect, after a whole checkpoint.
     fn add_increment(&self) -> (Superblock, Vec<u8>) {
         let (mut rest, at) = self.checkpoint();
         let mut superblock = self.superblock();
@@ -167,7 +167,7 @@ fn damage_is_found_where_it_is_and_named_by_what_it_costs() {
         assert_eq!(report["total"]["dirty_blocks"], BLOCKS, "{place}");
     }
 
-    // Without its summary and a header, nobody knows what the slots hold.
+    // Without its summary and a header, the content of the slots is unknown.
     world.damage(geometry.segment_offset(segment as u32, entry.summary_block + 1) + 8);
     let (code, report) = world.check();
     assert_eq!(code, 1);
@@ -206,7 +206,7 @@ fn udev_is_told_what_belongs_to_a_cache() {
             [output.stdout.clone(), output.stderr.clone()].map(|said| String::from_utf8(said).unwrap());
         (code(&output), said)
     };
-    // A daemon has it open.
+    // While a daemon has it open.
     let (code_in_use, [said, errors]) = ask(&world.path("cache"));
     world.kill();
     let report = json(&forebay(&["inspect", text(&world.path("cache")), "--json"]));
@@ -215,7 +215,7 @@ fn udev_is_told_what_belongs_to_a_cache() {
         "ID_FS_TYPE=forebay_cache\nID_FS_USAGE=raid\nID_FS_UUID={uuid}\nID_FS_UUID_ENC={uuid}\nID_FS_VERSION=1\n"
     );
     assert_eq!((code_in_use, said, errors), (0, expected, String::new()));
-    // Nothing is said of what is no cache, whatever it is.
+    // Nothing is printed for files that are no cache.
     let nothing = (1, [String::new(), String::new()]);
     std::fs::write(world.path("short"), "short").unwrap();
     for other in ["/dev/null", "/dev/zero", "/", "/proc/self/exe"].map(PathBuf::from) {
@@ -232,7 +232,7 @@ fn udev_is_told_what_belongs_to_a_cache() {
 #[test]
 fn a_checkpoint_that_is_a_chain_is_shown_as_one() {
     let mut world = World::new();
-    // So few that the window is not extended: an extension is of one checkpoint.
+    // Few enough that the window is not extended: an extension belongs to one checkpoint.
     world.start_and_write_some(64);
     world.kill();
     let cache = world.path("cache");
@@ -259,7 +259,7 @@ fn a_checkpoint_that_is_a_chain_is_shown_as_one() {
         let shown = String::from_utf8(output.stdout).unwrap();
         assert!(shown.contains(&format!("checkpoint {name}")), "{shown}");
     }
-    // A daemon goes on from it, and stops with a whole one.
+    // A daemon continues from it, and stops with a whole one.
     world.start();
     world.stop();
     let (code, report) = world.check();
@@ -305,7 +305,7 @@ fn the_simulator_runs_and_finds_planted_bugs() {
     let output = forebay(&["sim", "--crashes", "100", "--aim", "skip-checksum", "--json"]);
     assert_eq!((code(&output), json(&output)["violations"].as_array().unwrap().len()), (0, 0));
     if !cfg!(feature = "planted-bugs") {
-        // So is what is shipped.
+        // A build without planted bugs, as shipped, refuses `--break`.
         assert_eq!(code(&forebay(&["sim", "--break", "skip-checksum"])), 2);
         return;
     }
@@ -358,8 +358,8 @@ fn a_device_that_is_not_known_is_answered_with_those_that_are() {
     assert!(said.contains("--emulate-cache"), "{said}");
 }
 
-/// What is written goes through a card in front of either device; at its end the server says what
-/// the card did.
+/// Writes go through a card in front of either device; at its end the server reports the card's
+/// counters.
 #[test]
 fn a_cache_on_a_card_is_served() {
     for (option, mode) in [("--emulate-cache", "writeback"), ("--emulate", "passthrough")] {

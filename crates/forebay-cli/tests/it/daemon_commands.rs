@@ -1,6 +1,5 @@
-//! Every command that asks the daemon, as a process, against a daemon that only answers: what is
-//! asked for, what is printed (golden files; `UPDATE_GOLDEN=1` writes them anew), exit codes,
-//! Ctrl-C.
+//! Every command that calls the daemon, as a process, against a fake daemon: its requests, its
+//! output (golden files; `UPDATE_GOLDEN=1` rewrites them), exit codes, Ctrl-C.
 
 use crate::fake::Fake;
 use serde_json::{Value, json};
@@ -15,7 +14,7 @@ fn forebay(fake: &Fake, arguments: &[&str]) -> Command {
     command
 }
 
-/// Standard output, standard error and exit code.
+/// Returns standard output, standard error and exit code.
 fn run(fake: &Fake, arguments: &[&str]) -> (String, String, i32) {
     taken(&forebay(fake, arguments).output().unwrap())
 }

@@ -1,4 +1,4 @@
-//! What the real program says on stderr for scripts: `FOREBAY_MESSAGES=json`.
+//! The messages of the real program on stderr for scripts: `FOREBAY_MESSAGES=json`.
 
 use serde_json::Value;
 use std::process::{Command, Output, Stdio};
@@ -17,7 +17,7 @@ fn run(form: &str, arguments: &[&str]) -> Output {
     command(form, arguments).output().unwrap()
 }
 
-/// The messages; each line must be one.
+/// Parses the messages; each line must be one.
 fn messages(output: &Output) -> Vec<Value> {
     let text = String::from_utf8(output.stderr.clone()).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{text}"))).collect()

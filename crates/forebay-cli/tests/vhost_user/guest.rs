@@ -1,5 +1,5 @@
-//! A virtual machine without a processor: memory, rings that are filled by hand, and a frontend of
-//! another project (the crate `vhost`), so that both sides of the protocol are not ours.
+//! A virtual machine without a processor: memory, rings filled by hand, and a frontend of another
+//! project (the crate `vhost`), so that one side of the protocol is independent code.
 
 use forebay_export::virtio::GuestMemory;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -19,11 +19,11 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// Descriptors of a ring.
 pub(crate) const SIZE: u16 = 64;
-/// A request takes so many of them.
+/// Descriptors per request.
 pub(crate) const PARTS: u16 = 4;
 pub(crate) const MEMORY_BYTES: u64 = 64 << 20;
-/// A request has so much memory of its own, whatever ring it is in: two that are in flight at once
-/// have different slots, or the one changes what the other asks for.
+/// Memory of a request, regardless of its ring: two that are in flight at once have different
+/// slots, otherwise one changes the other's data.
 const SLOT_BYTES: u64 = 4 << 20;
 const SLOTS: u16 = 14;
 const SLOTS_AT: u64 = 8 << 20;
@@ -45,7 +45,7 @@ pub(crate) const GET_ID: u32 = 8;
 pub(crate) const DISCARD: u32 = 11;
 pub(crate) const WRITE_ZEROES: u32 = 13;
 
-/// So long is waited for anything before the test fails.
+/// Time limit for any wait before the test fails.
 const WITHIN: Duration = Duration::from_secs(60);
 
 /// The driver's side of a ring.
@@ -58,7 +58,7 @@ pub(crate) struct Ring {
     pub(crate) error: EventFd,
 }
 
-/// The machine; its memory and rings stay when the device goes.
+/// The machine; its memory and rings remain when the device ends.
 pub(crate) struct Guest {
     pub(crate) memory: GuestMemory,
     pub(crate) rings: Vec<Ring>,
@@ -101,8 +101,9 @@ impl Guest {
         assert_eq!(self.connect_with(path, wanted, u64::MAX), wanted);
     }
 
-    /// Connects to a device that nobody else has. The guest before is gone only when its connection
-    /// is closed everywhere: a process that another test begins has it until it runs its program.
+    /// Connects to a device without other users. The previous guest is gone only once its
+    /// connection is closed everywhere: a process forked by another test keeps it open until it
+    /// executes its program.
     fn let_in(path: &Path) -> (Frontend, u64) {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
@@ -115,8 +116,8 @@ impl Guest {
         }
     }
 
-    /// Connects with those of the features that the device has, and has all rings served; gives the
-    /// protocol's. What was in flight is handed over, if there was a device before.
+    /// Negotiates those of the features that the device supports, and starts all rings; returns the
+    /// protocol features. Passes on the in-flight memory if there was a device before.
     pub(crate) fn connect_with(
         &mut self,
         path: &Path,
@@ -133,7 +134,7 @@ impl Guest {
             assert!(frontend.get_queue_num().unwrap() >= self.rings.len() as u64);
         }
         assert!(features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() != 0);
-        // All but kicks and signals by position: each is signalled here.
+        // Without event indices (29): each kick and signal is sent.
         frontend.set_features(features & virtio & !(1 << 29)).unwrap();
         let region = self.memory.iter().next().unwrap();
         frontend.set_mem_table(&[VhostUserMemoryRegionInfo::from_guest_region(region).unwrap()]).unwrap();
@@ -168,8 +169,8 @@ impl Guest {
         protocol
     }
 
-    /// Makes a file shorter that the device has, its guest's memory or that of requests in flight,
-    /// and has the device look.
+    /// Truncates a file that the device has mapped, the guest's memory or the in-flight memory, and
+    /// makes the device access it.
     pub(crate) fn cut(&mut self, of_guest: bool) {
         let kick = self.rings[0].kick.try_clone().unwrap();
         if !of_guest {
@@ -177,14 +178,14 @@ impl Guest {
             let (_, file) = self.inflight.as_ref().unwrap();
             ftruncate(file, 0).unwrap();
         } else {
-            // After this nothing here may look at it either.
+            // After this the test must not access it either.
             let region = self.memory.iter().next().unwrap();
             ftruncate(region.file_offset().unwrap().file(), 0).unwrap();
         }
         kick.write(1).unwrap();
     }
 
-    /// Where the data of a request lies; its header and status are before it.
+    /// Returns the address of a request's data; its header and status are before it.
     pub(crate) fn data_at(slot: u16) -> u64 {
         assert!(slot < SLOTS, "there is no slot {slot}");
         SLOTS_AT + u64::from(slot) * SLOT_BYTES + 0x1000
@@ -214,7 +215,7 @@ impl Guest {
         self.rings[ring].at
     }
 
-    /// Puts the header of a request into memory; gives its address.
+    /// Writes the header of a request into memory; returns its address.
     pub(crate) fn header(&self, slot: u16, kind: u32, sector: u64) -> u64 {
         let at = Self::data_at(slot) - 0x1000;
         self.put(at, kind);
@@ -274,8 +275,7 @@ impl Guest {
         self.rings[ring].kick.write(1).unwrap();
     }
 
-    /// Requests that have ended and were not looked at: slot, and bytes that the device has
-    /// written.
+    /// Returns completed requests not returned before: slot, and bytes that the device has written.
     pub(crate) fn used(&mut self, ring: usize) -> Vec<(u16, u32)> {
         let at = self.rings[ring].at + 0x8000;
         let index: u16 =
@@ -289,7 +289,7 @@ impl Guest {
         ended
     }
 
-    /// Waits for the end of so many requests.
+    /// Waits for the completion of so many requests.
     pub(crate) fn wait(&mut self, ring: usize, count: usize) -> Vec<(u16, u32)> {
         let mut ended = Vec::new();
         let until = Instant::now() + WITHIN;
@@ -304,7 +304,7 @@ impl Guest {
         }
     }
 
-    /// Does one request to its end; gives its status.
+    /// Executes one request; returns its status.
     pub(crate) fn run(&mut self, ring: usize, kind: u32, sector: u64, len: u32) -> u8 {
         self.submit(ring, 0, kind, sector, len);
         self.kick(ring);
@@ -314,7 +314,7 @@ impl Guest {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + WITHIN;
     while !is_so() {

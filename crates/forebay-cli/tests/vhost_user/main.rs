@@ -1,5 +1,5 @@
-//! A volume as a device of a virtual machine: the real program, and a guest made by hand. No root,
-//! no network, one private folder for each test.
+//! A volume as a device of a virtual machine: the real program, and a hand-written guest. No root,
+//! no network, one private directory for each test.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 mod guest;
@@ -38,7 +38,7 @@ impl World {
         self.start_with(&[]);
     }
 
-    /// Bytes of the volume, as somebody else sees them.
+    /// Reads bytes of the volume through another client.
     fn read(&self, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.client().read_at(offset, &mut bytes).unwrap();
@@ -65,7 +65,7 @@ fn what_a_guest_writes_is_there() {
     world.start();
     let mut guest = Guest::new(1);
     guest.connect(&world.socket());
-    // Within a block, over its border, and longer than a piece.
+    // Within a block, across its boundary, and longer than a piece.
     for (number, (sector, len)) in
         [(0, 512), (7, 1024), (11, 4096), (64, 65536), (3001, (5 << 19) + 512)].into_iter().enumerate()
     {
@@ -125,10 +125,10 @@ fn a_guest_discards_zeroes_and_knows_its_device() {
     world.stop();
 }
 
-/// What other frontends than QEMU ask for, as their sources have it in 2026: Cloud Hypervisor
-/// (`virtio-devices/src/vhost_user/blk.rs`) asks for a log of dirty memory as well, which there is
-/// not, and for no way to be told of another size; crosvm keeps no memory of what is in flight and
-/// waits for no replies.
+/// Requests of frontends other than QEMU, by their sources in 2026: Cloud Hypervisor
+/// (`virtio-devices/src/vhost_user/blk.rs`) also requests a log of dirty memory, which is not
+/// supported, and does not request notifications of a changed size; crosvm shares no in-flight
+/// memory and waits for no replies.
 #[test]
 fn frontends_that_ask_for_less_are_served() {
     let cloud_hypervisor = VhostUserProtocolFeatures::CONFIG
@@ -200,14 +200,15 @@ fn several_rings_are_served_at_once() {
             assert!(world.read(at, 4096) == pattern(round ^ slot as u8, 4096), "{round} {slot}");
         }
     }
-    // One ring ends, and goes on from where it was; the others do not notice.
+    // One ring stops, and resumes from its position; the others are unaffected.
     let base = guest.frontend.as_ref().unwrap().get_vring_base(1).unwrap();
     assert_eq!(base, u32::from(guest.available(1)));
     assert_eq!(guest.run(2, FLUSH, 0, 0), 0);
     world.stop();
 }
 
-/// Chains that no honest driver makes. `None`: they break the ring; else the status that is told.
+/// Chains that no honest driver makes. `None`: they break the ring; otherwise the status in the
+/// reply.
 #[test]
 fn hostile_chains_break_a_ring_at_most() {
     type Make = fn(&mut Guest, u64);
@@ -277,7 +278,7 @@ fn hostile_chains_break_a_ring_at_most() {
         let mut guest = Guest::new(2);
         guest.connect(&world.socket());
         let header = guest.header(0, IN, 0);
-        // It is complete before it is seen: the index is moved first, and the kick comes last.
+        // Complete before the device sees it: the index is moved first, and the kick comes last.
         guest.offer(0, 0);
         make(&mut guest, header);
         guest.kick(0);
@@ -337,7 +338,7 @@ fn a_frontend_that_vanishes_leaves_nothing_behind() {
         let mut guest = Guest::new(2);
         guest.connect(&world.socket());
         for slot in 0..12u16 {
-            // Reads that miss take their time.
+            // Reads that miss are slow.
             guest.submit(1, slot, IN, u64::from(slot) * 9000 + u64::from(round) * 64, 4096);
         }
         guest.kick(1);
@@ -388,7 +389,7 @@ fn a_stale_socket_is_replaced_and_that_of_others_stays() {
     guest.connect(&world.socket());
     assert_eq!(guest.run(0, FLUSH, 0, 0), 0);
     world.stop();
-    // A file, and a socket on which somebody listens.
+    // A file, and a socket with a listener.
     std::fs::write(world.socket(), b"precious").unwrap();
     let refused = world.with_guests(&[]).output().unwrap();
     assert!(!refused.status.success());
@@ -450,7 +451,7 @@ fn a_frontend_that_cuts_its_memory_ends_nothing_but_its_connection() {
     world.stop();
 }
 
-/// Submits reads of blocks that are not cached, from slots 0 on.
+/// Submits reads of blocks that are not cached, from slot 0 on.
 fn read_misses(guest: &mut Guest, count: u16, sector: u64) {
     for slot in 0..count {
         guest.submit(0, slot, IN, u64::from(slot) * 9000 + sector, 4096);
@@ -462,7 +463,7 @@ fn read_misses(guest: &mut Guest, count: u16, sector: u64) {
 fn what_was_in_flight_is_done_after_a_kill() {
     let mut world = World::new();
     const OPTIONS: [&str; 2] = ["--emulate", "hdd-7200"];
-    /// Slots of reads; the next one is that of the writes.
+    /// Slots of reads; the next one is for the writes.
     const READS: u16 = 12;
     const WRITES: u16 = READS;
     let mut guest = Guest::new(2);
@@ -472,10 +473,10 @@ fn what_was_in_flight_is_done_after_a_kill() {
         world.start_with(&OPTIONS);
         while guest.rings[1].call.read().is_ok() {}
         guest.connect(&world.socket());
-        // The end of a request may not have been told before the kill.
+        // The completion of a request may not have been signalled before the kill.
         until("signalled at the start", || guest.rings[1].call.read().is_ok());
         if round > 0 {
-            // What the last one has not completed: each once.
+            // The requests that the last process has not completed: each once.
             let mut slots: Vec<u16> = guest.wait(0, left_over).into_iter().map(|(slot, _)| slot).collect();
             slots.sort_unstable();
             slots.dedup();
@@ -491,7 +492,7 @@ fn what_was_in_flight_is_done_after_a_kill() {
             assert_eq!(guest.status(WRITES), 0);
             written.push((sector, bytes));
         }
-        // A busy machine can be so slow that no read is left: then there are more of them.
+        // On a busy machine all reads may have completed: then submit more of them.
         for more in 1.. {
             world.pause();
             left_over = usize::from(READS) - guest.used(0).len();
@@ -531,7 +532,7 @@ fn a_volume_of_a_guest_is_in_use_and_grows() {
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && said.contains("a virtual machine is connected (uid "), "{said}");
     assert_eq!(guest.run(0, FLUSH, 0, 0), 0, "the guest goes on");
-    // The channel on which the device tells of changes.
+    // The channel for notifications of the device.
     let (ours, theirs) = UnixStream::pair().unwrap();
     guest.frontend.as_mut().unwrap().set_backend_request_fd(&theirs).unwrap();
     drop(theirs);

@@ -1,4 +1,4 @@
-//! Block devices by their names and by what sysfs tells of them. Nothing is opened.
+//! Block devices by their names and their description in sysfs. Opens nothing.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,29 +10,29 @@ use forebay_pool::shell_word::quoted;
 use super::mounts::{DeviceNumber, Mount};
 use super::shell;
 
-/// Where the kernel tells of devices.
+/// Mount point of sysfs.
 const SYS: &str = "/sys";
-/// Most devices that are looked at below one.
+/// Maximum number of devices examined below one.
 const LOOKS_MAX: usize = 64;
 
-/// The number of the block device that a path leads to.
+/// Returns the number of the block device at a path.
 pub(super) fn number_of(path: &Path) -> Option<DeviceNumber> {
     let meta = std::fs::metadata(path).ok().filter(|meta| meta.file_type().is_block_device())?;
     Some((rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev())))
 }
 
-/// Whether both paths lead to the same block device.
+/// Returns true if both paths lead to the same block device.
 pub(super) fn is_same(a: &Path, b: &Path) -> bool {
     number_of(a).is_some_and(|number| number_of(b) == Some(number))
 }
 
-/// Whether this is mounted from the block device at a path.
+/// Returns true if the mount's source is the block device at a path.
 pub(super) fn is_mounted_from(mount: &Mount, device: &Path) -> bool {
     number_of(device).is_some_and(|number| number == mount.device || number_of(&mount.source) == Some(number))
 }
 
-/// What cannot be cached, or not by this command, and why: in words that go on after the name of
-/// the device.
+/// Returns why a mount cannot be cached, or not by this command: as text that continues after the
+/// name of the device.
 pub(super) fn objection(mount: &Mount) -> Option<(String, String)> {
     objection_in(Path::new(SYS), mount, number_of(&mount.source))
 }
@@ -82,7 +82,7 @@ fn objection_in(sys: &Path, mount: &Mount, source: Option<DeviceNumber>) -> Opti
     None
 }
 
-/// It is encrypted by dm-crypt.
+/// Returns true if the device is encrypted by dm-crypt.
 pub(super) fn is_encrypted(device: &Path) -> bool {
     is_encrypted_in(Path::new(SYS), number_of(device))
 }
@@ -97,13 +97,13 @@ fn node(sys: &Path, (major, minor): DeviceNumber) -> PathBuf {
     sys.join(format!("dev/block/{major}:{minor}"))
 }
 
-/// The name that the kernel has for it, empty if it has none.
+/// Returns the kernel's name for it, empty if it has none.
 fn kernel_name(sys: &Path, number: DeviceNumber) -> String {
     let event = std::fs::read_to_string(node(sys, number).join("uevent")).unwrap_or_default();
     event.lines().find_map(|line| line.strip_prefix("DEVNAME=")).unwrap_or_default().to_owned()
 }
 
-/// The device and those that it is made of.
+/// Returns the device and those below it.
 fn below(sys: &Path, number: DeviceNumber) -> Vec<DeviceNumber> {
     let mut found = vec![number];
     let mut at = 0;
@@ -130,7 +130,7 @@ fn number_in(node: &Path) -> Option<DeviceNumber> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Devices of the btrfs that a device is one of.
+/// Returns the number of devices of the btrfs that a device is part of.
 fn btrfs_devices(sys: &Path, number: DeviceNumber) -> usize {
     let systems = std::fs::read_dir(sys.join("fs/btrfs")).into_iter().flatten().flatten();
     let devices = |system: PathBuf| -> Vec<PathBuf> {
@@ -142,8 +142,8 @@ fn btrfs_devices(sys: &Path, number: DeviceNumber) -> usize {
     all.into_iter().find(is_it).map_or(0, |devices| devices.len())
 }
 
-/// Whether the first field of a line of fstab names the device at a path; `None` if it names
-/// something that cannot be found here.
+/// Returns whether the first field of a line of fstab names the device at a path; `None` if it
+/// names something that cannot be resolved here.
 pub(super) fn is_named(source: &OsStr, device: &Path) -> Option<bool> {
     let text = source.to_string_lossy();
     if let Some((tag, value)) = text.split_once('=').filter(|(tag, _)| folder_of(tag).is_some()) {
@@ -171,7 +171,7 @@ fn folder_of(tag: &str) -> Option<&'static str> {
     }
 }
 
-/// A value as udev makes names of it (`udev_device_encode_string`).
+/// Encodes a value as udev does in names (`udev_device_encode_string`).
 fn encoded(value: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c) || !c.is_ascii();
     value
@@ -180,7 +180,7 @@ fn encoded(value: &str) -> String {
         .collect()
 }
 
-/// Where there is no udev, `blkid` looks at the device itself. `None` if it does not know the tag.
+/// Without udev, `blkid` examines the device itself. `None` if it does not know the tag.
 fn has_tag(device: &Path, tag: &str, value: &str) -> Option<bool> {
     let device = device.to_str()?;
     let has = shell::output(&["blkid", "-p", "-s", tag, "-o", "value", device]).ok()?;
@@ -188,7 +188,7 @@ fn has_tag(device: &Path, tag: &str, value: &str) -> Option<bool> {
     if has.is_empty() { None } else { Some(has.as_bytes() == value.as_bytes()) }
 }
 
-/// A name below `/dev` as bytes that are text.
+/// Returns a name below `/dev` as UTF-8 text.
 pub(super) fn text(path: &Path) -> Option<&str> {
     std::str::from_utf8(path.as_os_str().as_bytes()).ok()
 }
@@ -200,8 +200,8 @@ mod tests {
     use std::fs::{create_dir_all, write};
     use std::os::unix::fs::symlink;
 
-    /// A sysfs: sdb with a partition, dm-0 on that partition, a ublk device with dm-1 on it, a loop
-    /// device, and a btrfs on two of them.
+    /// Creates a sysfs: sdb with a partition, dm-0 on that partition, a ublk device with dm-1 on
+    /// it, a loop device, and a btrfs on two of them.
     fn sysfs() -> tempfile::TempDir {
         let sys = tempfile::tempdir().unwrap();
         let at = |path: &str| sys.path().join(path);

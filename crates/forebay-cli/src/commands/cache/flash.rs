@@ -1,5 +1,4 @@
-//! Whether flash devices can be made into a pool: what the daemon will look at, looked at before
-//! anything is changed.
+//! Checks that flash devices can form a pool: makes the daemon's checks before anything is changed.
 
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -18,10 +17,10 @@ use super::mounts::{Mounts, is_below};
 use crate::failure::{Failure, system};
 use crate::screen::harmless;
 
-/// Looks at all devices of a pool that is to be made before the disk `disk`.
+/// Checks all devices of a new pool for the disk `disk`.
 ///
 /// # Errors
-/// One cannot be used, and why.
+/// A device cannot be used, and why.
 pub(super) fn check(request: &PoolRequest, disk: &Path, mounts: &Mounts) -> Result<(), Failure> {
     for (at, device) in request.devices.iter().enumerate() {
         let path = Path::new(&device.path);
@@ -54,7 +53,7 @@ fn check_one(request: &DeviceRequest, disk: &Path, mounts: &Mounts, overwrite: b
     }
     match std::fs::metadata(path) {
         Ok(meta) if meta.file_type().is_block_device() => {}
-        Ok(meta) if meta.is_file() => return Ok(()), // the daemon judges what is in it
+        Ok(meta) if meta.is_file() => return Ok(()), // the daemon checks its content
         Ok(_) => {
             return Err(Failure::usage(
                 MessageId::DeviceNotADevice,
@@ -109,13 +108,13 @@ fn check_one(request: &DeviceRequest, disk: &Path, mounts: &Mounts, overwrite: b
     }
 }
 
-/// The device has data that is known: it may be the one to cache.
+/// Returns the failure for a device with known data: it may be the one to cache.
 fn holds(shown: &str, what: &str) -> Failure {
     Failure::new(MessageId::CacheForeignData, format!("{shown} cannot be used as a cache: it has {what}"))
         .hint(where_it_belongs(shown))
 }
 
-/// Nobody has it mounted, or made something of it.
+/// Checks that the device is not mounted, and no other device is on top of it.
 fn check_unused(path: &Path) -> Result<(), Failure> {
     let open = File::options().read(true).custom_flags(OFlags::EXCL.bits() as i32).open(path);
     match open {

@@ -1,12 +1,12 @@
-//! `/etc/fstab` (fstab(5)) as text in which one line is changed.
+//! Edits a single line of `/etc/fstab` (fstab(5)) as text.
 //!
-//! The line of the disk becomes that of its volume, as `docs/operate/boot.md` says. The old line
-//! stays above it as a comment ([`MARK`]): taking the cache away puts it back as it was, however
-//! long that is after, and whatever was edited elsewhere in the file.
+//! A volume's line replaces the line of the disk, as `docs/operate/boot.md` describes. The old line
+//! stays above it as a comment ([`MARK`]), so that taking the cache away later can restore it,
+//! regardless of edits elsewhere in the file.
 //!
 //! Invariants
-//! - Every byte outside of the changed line stays, whatever it is: other encodings, ends of lines
-//!   of other systems, a last line without an end.
+//! - Every byte outside of the changed line stays, including other encodings, line endings of other
+//!   systems, and a last line without a line ending.
 //! - The file is replaced as a whole: at every instant it is the old or the new one.
 
 use forebay_admin::MessageId;
@@ -25,29 +25,29 @@ use serde::{Deserialize, Serialize};
 use super::mounts::Mounts;
 use crate::failure::{Failure, system};
 
-/// Where it is.
+/// Path of the file.
 pub(super) const FSTAB: &str = "/etc/fstab";
-/// Where the block devices of volumes are.
+/// Directory of the block devices of volumes.
 pub(super) const DEVICES: &str = "/dev/forebay";
-/// Begins the comment that keeps the line of the disk.
+/// Prefix of the comment that keeps the line of the disk.
 const MARK: &str = "# before forebay: ";
-/// The context that SELinux keeps with a file.
+/// Attribute with the SELinux context of a file.
 const CONTEXT: &str = "security.selinux";
-/// Longest context that is kept.
+/// Longest context that is preserved, in bytes.
 const CONTEXT_BYTES_MAX: usize = 4096;
-/// The file becomes hardly longer than by so much.
+/// Maximum growth of the file assumed by the free-space check, in bytes.
 const LINE_BYTES: u64 = 4096;
 
-/// A line that says what is mounted where.
+/// A line that mounts a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry<'a> {
-    /// Which line it is, from one on.
+    /// Line number, from 1.
     pub(super) number: usize,
-    /// The line without its end.
+    /// The line without its line ending.
     pub(super) text: &'a [u8],
-    /// Where the line begins in the file.
+    /// Offset of the line in the file.
     start: usize,
-    /// Where its fields are in `text`: source, mount point, type, options, and two numbers.
+    /// Ranges of its fields in `text`: source, mount point, type, options, and two numbers.
     fields: Vec<Range<usize>>,
 }
 
@@ -56,32 +56,32 @@ impl Entry<'_> {
         self.fields.get(at).map(|range| unescape(&self.text[range.clone()]))
     }
 
-    /// What is mounted: a path, or `UUID=...` and the like. Quotation marks are no part of it.
+    /// Returns the source: a path, or `UUID=...` and the like, without quotation marks.
     pub(super) fn source(&self) -> OsString {
         let mut bytes = self.field(0).unwrap_or_default().into_vec();
         bytes.retain(|byte| *byte != b'"');
         OsString::from_vec(bytes)
     }
 
-    /// Where it is mounted. Slashes at its end are no part of it.
+    /// Returns the mount point without trailing slashes.
     pub(super) fn point(&self) -> PathBuf {
         PathBuf::from(self.field(1).unwrap_or_default()).components().collect()
     }
 
-    /// It mounts at this place, perhaps by a link that leads there. Links are followed, so only of
-    /// a line of which it is known that it does not hang.
+    /// Returns true if the line mounts at `point`, perhaps through a symbolic link. Resolves links,
+    /// so it must only be called for lines whose paths cannot hang.
     pub(super) fn leads_to(&self, point: &Path) -> bool {
         self.point() == point || std::fs::canonicalize(self.point()).is_ok_and(|real| real == point)
     }
 
-    /// Its options; there may be none.
+    /// Returns its options; the list may be empty.
     pub(super) fn options(&self) -> Vec<String> {
         let field = self.field(3).map(|field| field.to_string_lossy().into_owned()).unwrap_or_default();
         field.split(',').filter(|option| !option.is_empty()).map(str::to_owned).collect()
     }
 }
 
-/// All lines that are neither empty nor a comment.
+/// Returns all lines that are neither empty nor a comment.
 pub(super) fn entries(table: &[u8]) -> Vec<Entry<'_>> {
     let mut start = 0;
     let mut entries = Vec::new();
@@ -97,7 +97,7 @@ pub(super) fn entries(table: &[u8]) -> Vec<Entry<'_>> {
     entries
 }
 
-/// Where the fields of a line are: what stands between spaces and tabs.
+/// Returns the ranges of the fields of a line, separated by spaces and tabs.
 fn fields(text: &[u8]) -> Vec<Range<usize>> {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let mut fields = Vec::new();
@@ -112,19 +112,19 @@ fn fields(text: &[u8]) -> Vec<Range<usize>> {
     fields
 }
 
-/// Lines that take the place of others.
+/// Lines that replace others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Change {
-    /// The first line of them, from one on.
+    /// Number of the first replaced line, from 1.
     number: usize,
-    /// What stands there, without the end of its last line.
+    /// Present text, without the ending of its last line.
     from: Vec<u8>,
-    /// What is to stand there.
+    /// New text.
     to: Vec<u8>,
 }
 
 impl Change {
-    /// The line of a disk becomes that of a volume, whose block device is `device`.
+    /// Replaces the line of a disk with that of a volume, whose block device is `device`.
     pub(super) fn to_volume(table: &[u8], entry: &Entry<'_>, device: &Path) -> Self {
         let options = for_volume(&entry.options(), device).join(",");
         let line = with_fields(entry, device.as_os_str().as_encoded_bytes(), options.as_bytes());
@@ -132,13 +132,13 @@ impl Change {
         Self { number: entry.number, from: entry.text.to_owned(), to }
     }
 
-    /// The line of a volume becomes that of its disk: the one that it was, or, if nothing says
-    /// what it was, one for the path `disk`.
+    /// Replaces the line of a volume with that of its disk: the original line, or, if that is
+    /// unknown, one for the path `disk`.
     pub(super) fn to_disk(table: &[u8], entry: &Entry<'_>, disk: &Path) -> Self {
         let above = table[..entry.start].strip_suffix(b"\n").unwrap_or_default();
         let above = above.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
         let kept = above.strip_suffix(b"\r").unwrap_or(above).strip_prefix(MARK.as_bytes());
-        // Of another mount point it is somebody's own business.
+        // A kept line with another mount point belongs to something else.
         let kept = kept.filter(|kept| entries(kept).first().is_some_and(|was| was.point() == entry.point()));
         match kept {
             Some(kept) => {
@@ -153,40 +153,40 @@ impl Change {
         }
     }
 
-    /// The way back.
+    /// Returns the inverse change.
     pub(super) fn reversed(&self) -> Self {
         Self { number: self.number, from: self.to.clone(), to: self.from.clone() }
     }
 
-    /// The text with the change made; `None` if what is to be changed is not there.
+    /// Returns the text with the change applied; `None` if the lines to be replaced are missing.
     pub(super) fn applied(&self, table: &[u8]) -> Option<Vec<u8>> {
         let at = find_lines(table, &self.from)?;
         Some([&table[..at], &self.to, &table[at + self.from.len()..]].concat())
     }
 
-    /// What it leads to is there, and what it changes is not. Or it takes a volume's line away, and
-    /// somebody has done that in his own way.
+    /// Returns true if the new text is present and the old one is not, or if the change removes a
+    /// volume's line and the operator has already done that differently.
     pub(super) fn is_made(&self, table: &[u8]) -> bool {
         let is_there = |lines: &[u8]| find_lines(table, lines).is_some();
         let is_of_volume = entries(&self.from).iter().any(|entry| is_volume(&entry.source()));
         is_there(&self.to) && !is_there(&self.from) || is_of_volume && self.has_nothing_to_change(table)
     }
 
-    /// Nothing mounts there what the line that it changes mounts: whoever has made it into another,
-    /// there is nothing to change.
+    /// Returns true if no line mounts the source of the line to be replaced at its mount point: the
+    /// operator has edited that line, so there is nothing to change.
     pub(super) fn has_nothing_to_change(&self, table: &[u8]) -> bool {
         let what = |entry: &Entry<'_>| (entry.source(), entry.point());
         let changed = entries(&self.from);
         !entries(table).iter().any(|entry| changed.iter().any(|changed| what(changed) == what(entry)))
     }
 
-    /// The line that it changes, as text.
+    /// Returns the replaced line as text.
     pub(super) fn line(&self) -> String {
         let last = self.from.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
         String::from_utf8_lossy(last).into_owned()
     }
 
-    /// As somebody would do it in a shell.
+    /// Returns the equivalent shell command.
     pub(super) fn command(&self) -> String {
         let count = |text: &[u8]| text.iter().filter(|byte| **byte == b'\n').count();
         let mut script = Vec::new();
@@ -202,25 +202,25 @@ impl Change {
         }
         let script: Vec<String> =
             script.iter().map(|part| format!("-e {}", super::shell::quoted(part))).collect();
-        // sed would put a file into the place of a link.
+        // sed would replace a symbolic link with a file.
         let file = std::fs::canonicalize(FSTAB).unwrap_or_else(|_| FSTAB.into());
         format!("sed -i {} {}", script.join(" "), super::shell::quoted(file.display().to_string()))
     }
 }
 
-/// Whether a line's first field is a volume's block device.
+/// Returns true if a line's first field is a volume's block device.
 pub(super) fn is_volume(source: &OsStr) -> bool {
     Path::new(source).starts_with(DEVICES)
 }
 
-/// How the line ends, for one that is put above it.
+/// Returns the line ending of `entry`, for a line inserted above it.
 fn end_of_line<'a>(table: &[u8], entry: &Entry<'_>) -> &'a [u8] {
     let is_of_dos = table[entry.start + entry.text.len()..].starts_with(b"\r\n");
     if is_of_dos { b"\r\n" } else { b"\n" }
 }
 
-/// The line with another source and other options. Fields behind the options, and what is between
-/// the fields, stay.
+/// Returns the line with another source and other options. The fields after the options, and the
+/// separators, stay.
 fn with_fields(entry: &Entry<'_>, source: &[u8], options: &[u8]) -> Vec<u8> {
     let text = entry.text;
     let options = if options.is_empty() { b"defaults" } else { options };
@@ -236,7 +236,7 @@ fn with_fields(entry: &Entry<'_>, source: &[u8], options: &[u8]) -> Vec<u8> {
     [&head, kind, &rest].concat()
 }
 
-/// A field in which blanks are not its end.
+/// Returns a field with its blanks escaped.
 fn escaped(field: &[u8]) -> Vec<u8> {
     let escape = |byte: &u8| match byte {
         b' ' | b'\t' | b'\n' | b'\\' | b'#' => format!("\\{byte:03o}").into_bytes(),
@@ -245,8 +245,8 @@ fn escaped(field: &[u8]) -> Vec<u8> {
     field.iter().flat_map(escape).collect()
 }
 
-/// Options of a volume's mount, as `docs/operate/boot.md` explains them, behind those that there
-/// are. What somebody has set stays.
+/// Returns the present options followed by those that the mount of a volume needs (see
+/// `docs/operate/boot.md`). Options that the operator has set stay.
 fn for_volume(options: &[String], device: &Path) -> Vec<String> {
     let has = |wanted: &str| options.iter().any(|option| option.starts_with(wanted));
     let mut all: Vec<String> = options.iter().filter(|option| *option != "defaults").cloned().collect();
@@ -259,7 +259,7 @@ fn for_volume(options: &[String], device: &Path) -> Vec<String> {
     add("nofail".into(), "nofail");
     add("x-systemd.after=forebay.service".into(), "x-systemd.after=forebay.service");
     add("x-systemd.device-timeout=60s".into(), "x-systemd.device-timeout=");
-    // What is not mounted at the start is not mounted when its device appears either.
+    // A file system that is not mounted at boot is not mounted when its device appears either.
     if !has("noauto") {
         add("x-systemd.wanted-by=remote-fs.target".into(), "x-systemd.wanted-by=remote-fs.target");
         let unit = unit_name(device);
@@ -268,7 +268,8 @@ fn for_volume(options: &[String], device: &Path) -> Vec<String> {
     all
 }
 
-/// The options without those of a volume. `nofail` stays: it does no harm, and may be meant.
+/// Returns the options without those of a volume. `nofail` stays: it does no harm, and may be
+/// intended.
 fn for_disk(options: &[String]) -> Vec<String> {
     let is_ours = |option: &String| {
         option == "_netdev"
@@ -279,12 +280,12 @@ fn for_disk(options: &[String]) -> Vec<String> {
     options.iter().filter(|option| !is_ours(option)).cloned().collect()
 }
 
-/// The name that systemd has for a device, as `systemd-escape --path --suffix=device` prints it.
+/// Returns systemd's unit name of a device, as `systemd-escape --path --suffix=device` prints it.
 pub(super) fn unit_name(device: &Path) -> String {
     format!("{}.device", escaped_path(device))
 }
 
-/// A path in the name of a unit (systemd.unit(5)).
+/// Escapes a path for a unit name (systemd.unit(5)).
 pub(super) fn escaped_path(path: &Path) -> String {
     let bytes = path.as_os_str().as_encoded_bytes();
     let bytes: Vec<u8> = bytes.iter().copied().skip_while(|byte| *byte == b'/').collect();
@@ -299,7 +300,7 @@ pub(super) fn escaped_path(path: &Path) -> String {
     if bytes.is_empty() { "-".into() } else { bytes.iter().enumerate().map(escape).collect() }
 }
 
-/// Where these lines stand in the text as whole lines.
+/// Returns the position at which these lines stand in the text as whole lines.
 fn find_lines(table: &[u8], lines: &[u8]) -> Option<usize> {
     let starts = std::iter::once(0)
         .chain(table.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1));
@@ -307,10 +308,10 @@ fn find_lines(table: &[u8], lines: &[u8]) -> Option<usize> {
     starts.into_iter().find(|at| table[*at..].strip_prefix(lines).is_some_and(is_end))
 }
 
-/// What the file has; nothing if there is none.
+/// Returns the content of the file; empty if it does not exist.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     match std::fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -318,11 +319,11 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Whether [`replace`] will be able to: looked at before anything else is changed.
+/// Checks in advance whether [`replace`] can succeed, before anything else is changed.
 ///
 /// # Errors
-/// Its folder takes no files, or has no room, somebody has forbidden to change it, or a container
-/// has it mounted by itself.
+/// The directory takes no files, or has no space, the file is immutable, or a container has it
+/// bind-mounted by itself.
 pub(super) fn check_replaceable(mounts: &Mounts, path: &Path) -> Result<(), Failure> {
     let shown = &path.display().to_string();
     let path = std::fs::canonicalize(path).map_err(system(shown))?;
@@ -353,22 +354,22 @@ pub(super) fn check_replaceable(mounts: &Mounts, path: &Path) -> Result<(), Fail
     })
 }
 
-/// Whether a folder has room for so much and a longer line, by a file without a name.
+/// Checks that a directory has space for `bytes` and a longer line, using an unnamed file.
 fn try_room(folder: &Path, bytes: u64) -> io::Result<()> {
     let options = OFlags::TMPFILE.bits() as i32;
     let Ok(mut file) = File::options().write(true).custom_flags(options).open(folder) else {
-        return Ok(()); // not everywhere there are such files
+        return Ok(()); // some file systems have no unnamed files
     };
     io::copy(&mut io::repeat(b'#').take(bytes + LINE_BYTES), &mut file)?;
     file.sync_all()
 }
 
-/// Replaces the file as a whole if it has `old`: owner, permissions and context stay.
+/// Replaces the file as a whole if its content is `old`; owner, permissions and context stay.
 ///
 /// # Errors
-/// Any step fails, or somebody has changed the file meanwhile. It is then as it was.
+/// Any step fails, or the file has changed meanwhile. The file then stays as it was.
 pub(super) fn replace(path: &Path, old: &[u8], new: &[u8]) -> io::Result<()> {
-    // A link stays a link.
+    // Preserve a symbolic link.
     let path = std::fs::canonicalize(path)?;
     let now = File::open(&path)?;
     let fresh_path = path.with_extension("forebay-new");

@@ -1,4 +1,4 @@
-//! Hostile files, and that a change is made and undone byte for byte.
+//! Hostile files: a change is made and undone byte for byte.
 
 use super::super::shell;
 use super::*;
@@ -72,7 +72,7 @@ fn names_of_units_are_those_of_systemd() {
     assert_eq!(unit_name(Path::new("/dev/forebay/a-b")), "dev-forebay-a\\x2db.device");
 }
 
-/// Files of all kinds: what is before and behind the line, and how it ends.
+/// Returns files of all kinds: text before and after the line, and line endings.
 fn hostile() -> Vec<Vec<u8>> {
     let around: [&[u8]; 5] =
         [b"", b"# c\n\n", b"\xff\xfe nothing\n/dev/sda1 / ext4\n", b"UUID=9 /srv/dbx ext4\r\n", b"\n\n\t \n"];
@@ -104,13 +104,13 @@ fn one_line_is_changed_and_comes_back_byte_for_byte() {
         let volume = at(&new, "/srv/db");
         assert_eq!(volume.source(), DEVICE, "{shown}");
         assert_eq!(entries(&new).len(), entries(&table).len(), "{shown}");
-        // The way back, from memory and from the file alone.
+        // The inverse, from memory and from the file alone.
         assert_eq!(change.reversed().applied(&new).unwrap(), table, "{shown}");
         assert!(change.reversed().is_made(&table) && !change.reversed().is_made(&new), "{shown}");
         let back = Change::to_disk(&new, &volume, Path::new("/dev/other"));
         assert_eq!(back.applied(&new).unwrap(), table, "{shown}");
         assert!(back.is_made(&table) && !back.is_made(&new), "{shown}");
-        // Somebody has edited another line meanwhile.
+        // Another line was edited meanwhile.
         let edited = [b"# new\n", &new[..]].concat();
         let back = Change::to_disk(&edited, &at(&edited, "/srv/db"), Path::new("/dev/other"));
         assert_eq!(back.applied(&edited).unwrap(), [b"# new\n", &table[..]].concat(), "{shown}");
@@ -157,7 +157,7 @@ fn what_was_never_made_is_not_undone() {
         [b"# mine\n", &String::from_utf8(made).unwrap().replace("nofail", "nofail,ro").into_bytes()[..]]
             .concat();
     assert!(!back.has_nothing_to_change(&made), "of the volume's line somebody has made another");
-    // Of the disk's line somebody has made another since, when the volume was gone.
+    // The operator has since edited the disk's line, after the volume was gone.
     assert!(back.is_made(edited) && !back.is_made(&made) && !change.is_made(edited));
     assert!(back.line().starts_with("/dev/forebay/db /srv/db ext4"), "{}", back.line());
 }
@@ -184,7 +184,7 @@ fn the_command_that_is_shown_does_the_same() {
         std::fs::read(&file).unwrap()
     };
     for table in hostile() {
-        // Text of other encodings is shown as well as it can be. sed makes ends of lines its own.
+        // Text of other encodings is shown as well as possible. sed uses its own line endings.
         if std::str::from_utf8(&table).is_err() || table.windows(2).any(|pair| pair == b"\r\n") {
             continue;
         }
@@ -219,7 +219,7 @@ fn the_file_is_replaced_as_a_whole_or_not_at_all() {
     let why = check_replaceable(&Mounts::of(&table).unwrap(), &link).unwrap_err().to_string();
     assert!(why.contains("mount of its own"), "{why}");
     assert_eq!(read(&folder.path().join("none")).unwrap(), b"");
-    // Where root asks, and the file system keeps such marks.
+    // If run as root, and the file system supports such attributes.
     let word = file.canonicalize().unwrap().display().to_string();
     if shell::succeeds(&["chattr", "+i", &word]) {
         let why = check_replaceable(&Mounts::default(), &link);

@@ -1,16 +1,16 @@
-//! `forebay cache` and `forebay uncache`: a cache is put before a mounted disk, and taken away.
+//! `forebay cache` and `forebay uncache`: put a cache in front of a mounted disk, and take it away.
 //!
-//! Both find out what has to be done (`put`, `take`), as a list of `steps`, and go through it
-//! (`run`). What was begun is noted (`note`), so that the same command goes on after it was killed.
-//! They look at `mounts`, at devices (`disk`, `flash`), at `users` of the mount, at `fstab`, and at
-//! the `service`; `shell` runs and shows commands. Why it is like this:
+//! Both determine the required changes (`put`, `take`) as a list of `steps`, and execute it
+//! (`run`). A `note` records the progress, so that the same command continues after it was killed.
+//! They examine `mounts`, devices (`disk`, `flash`), `users` of the mount, `fstab`, and the
+//! `service`; `shell` runs and prints commands. Rationale:
 //! `docs/decisions/0059-cache-and-uncache.md`.
 //!
 //! Invariants
-//! - Everything that can be against it is looked at before anything is changed.
-//! - Whatever ends the machine, `/etc/fstab` names something that can be mounted then: the line of
-//!   the volume is written when the volume is there, before it is written to, and that of the disk
-//!   when the disk has everything.
+//! - All obstacles are checked before anything is changed.
+//! - Whenever the machine stops, `/etc/fstab` names something that can be mounted: the line of the
+//!   volume is written once the volume exists, before it is written to, and that of the disk once
+//!   the disk has all data.
 
 mod disk;
 mod flash;
@@ -52,17 +52,17 @@ pub(crate) struct Cache {
     /// Where the disk is mounted
     #[arg(value_name = "MOUNTPOINT")]
     point: PathBuf,
-    /// Flash for a new pool: an empty block device, or a file and the size to make it with; may be
-    /// repeated. Without it a pool that is there is used
+    /// Flash for a new pool: an empty block device, or a file and the size to create it with; may
+    /// be repeated. Without it, an existing pool is used
     #[arg(long = "device", value_name = "PATH[:SIZE]", value_parser = device)]
     devices: Vec<DeviceRequest>,
-    /// Keep what only the cache has on both of two devices: either may fail
+    /// Keep dirty data on both of two devices: either may fail
     #[arg(long, requires = "devices")]
     mirror: bool,
     /// Pool that caches it, or name of the new one (default: the only pool; `fast` for a new one)
     #[arg(long, value_name = "POOL", add = ArgValueCompleter::new(complete::pools))]
     pool: Option<String>,
-    /// What the new volume is called (default: as the folder)
+    /// Name of the new volume (default: that of the directory)
     #[arg(long, value_name = "VOLUME")]
     name: Option<String>,
     /// Set a setting of the volume or of the new pool; may be repeated
@@ -71,7 +71,7 @@ pub(crate) struct Cache {
     #[command(flatten)]
     taking: Taking,
     /// Give up a recorded cache of this pool or on this flash that may hold dirty data: it is
-    /// refused should it come back
+    /// refused if it returns
     #[arg(long)]
     new_cache: bool,
     #[command(flatten)]
@@ -90,17 +90,17 @@ pub(crate) struct Uncache {
     /// Where the volume is mounted
     #[arg(value_name = "MOUNTPOINT")]
     point: PathBuf,
-    /// Keep the pool, also if nothing else uses it
+    /// Keep the pool, even if nothing else uses it
     #[arg(long)]
     keep_pool: bool,
     #[command(flatten)]
     how: How,
 }
 
-/// Options of both.
+/// Options of both commands.
 #[derive(Debug, clap::Args)]
 struct How {
-    /// Print the commands, and do nothing
+    /// Print the commands, and change nothing
     #[arg(long)]
     dry_run: bool,
     /// Admin socket of the daemon
@@ -108,7 +108,7 @@ struct How {
     admin: PathBuf,
 }
 
-/// Puts a cache before a mounted disk.
+/// Puts a cache in front of a mounted disk.
 pub(crate) fn cache(options: Cache) -> Result<(), Failure> {
     let Cache { point, devices, mirror, pool, name, mut settings, taking, new_cache, how } = options;
     let asked = in_words(&devices, mirror, pool.as_deref(), name.as_deref(), &settings);
@@ -146,11 +146,11 @@ pub(crate) fn uncache(options: Uncache) -> Result<(), Failure> {
     }
 }
 
-/// What both commands work with.
+/// Context of both commands.
 struct Stage {
     client: Client,
     point: PathBuf,
-    /// `None` if nothing is to be done.
+    /// `None` for a dry run.
     note: Option<Note>,
 }
 
@@ -162,7 +162,7 @@ impl Stage {
             );
         }
         let point = place(point)?;
-        // Who works in the folder must not be in the way.
+        // Do not keep the mount busy by a working directory in it.
         std::env::set_current_dir("/").map_err(system("/"))?;
         let note = if how.dry_run { None } else { Some(Note::take(&point)?) };
         Ok(Self { client: Client::new(&how.admin), point, note })
@@ -172,7 +172,7 @@ impl Stage {
         shell::quoted(self.point.display().to_string())
     }
 
-    /// What an earlier process has begun that was killed.
+    /// Returns the steps that an earlier, killed process has begun.
     fn interrupted(&self) -> Result<Option<Begun>, Failure> {
         let begun = match &self.note {
             Some(note) => note.read()?,
@@ -199,8 +199,8 @@ impl Stage {
     }
 }
 
-/// The mount point as the kernel's table has it: links are followed, but where the path is a mount
-/// point as it is, nobody is asked who may not answer.
+/// Returns the mount point as in the kernel's table. Follows links, but if the path itself is a
+/// mount point, does not access it, because its server may hang.
 fn place(point: &Path) -> Result<PathBuf, Failure> {
     let absolute = std::path::absolute(point).map_err(system(point.display()))?;
     let absolute: PathBuf = absolute.components().collect();
@@ -212,7 +212,7 @@ fn place(point: &Path) -> Result<PathBuf, Failure> {
     found.map_err(|failure| failure.hint("give the folder that the disk is mounted at; `findmnt` lists them"))
 }
 
-/// What was asked for, to tell whether it is the same again.
+/// Returns the request as text, to recognize its repetition.
 fn in_words(
     devices: &[DeviceRequest],
     mirror: bool,

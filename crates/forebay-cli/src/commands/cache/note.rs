@@ -1,11 +1,11 @@
-//! What was begun of a change, in `/run`: for the same command given again after it was killed, and
-//! for the way back.
+//! Notes of changes in progress, in `/run`: for repeating the same command after it was killed, and
+//! for the rollback.
 //!
 //! Invariants
-//! - A step is noted before it is begun, so each step that may have done something is known.
+//! - A step is noted before it begins, so each step that may have taken effect is known.
 //! - Only one process works on a mount point at a time.
-//! - The note does not outlive the machine's start: then the line of `/etc/fstab` and the
-//!   configuration of the daemon say what is so.
+//! - The note does not survive a reboot: then the line of `/etc/fstab` and the configuration of the
+//!   daemon determine the state.
 
 use forebay_admin::MessageId;
 use std::fs::{DirBuilder, File};
@@ -20,33 +20,33 @@ use super::fstab::escaped_path;
 use super::steps::Step;
 use crate::failure::{Failure, system};
 
-/// Where the notes are; for root alone.
+/// Directory of the notes, accessible by root only.
 const FOLDER: &str = "/run/forebay-cache";
 
-/// Which way it goes.
+/// Direction of the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Way {
-    /// A cache is put before a disk.
+    /// Put a cache in front of a disk.
     Put,
-    /// It is taken away.
+    /// Take it away.
     Take,
 }
 
-/// A change that was begun.
+/// A change in progress.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Begun {
     pub(super) way: Way,
-    /// What was asked for, in words.
+    /// The request as text.
     pub(super) asked: String,
     /// All steps, in order.
     pub(super) plan: Vec<Step>,
-    /// Those of them that were begun, by their place; what was so before is not among them.
+    /// Indices of the begun steps; steps whose effects were present before are not among them.
     pub(super) begun: Vec<usize>,
-    /// What is said when all are done.
+    /// Message after the last step.
     pub(super) ending: String,
 }
 
-/// The note of a mount point, held by this process alone.
+/// The note of a mount point, held exclusively by this process.
 #[derive(Debug)]
 pub(super) struct Note {
     point: PathBuf,
@@ -58,7 +58,7 @@ impl Note {
     /// Takes the note of a mount point.
     ///
     /// # Errors
-    /// Another process has it, or there is no place for it.
+    /// Another process has it, or its directory cannot be created.
     pub(super) fn take(point: &Path) -> Result<Self, Failure> {
         Self::take_in(Path::new(FOLDER), point)
     }
@@ -80,31 +80,31 @@ impl Note {
         }
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     pub(super) fn point(&self) -> &Path {
         &self.point
     }
 
-    /// What was begun, if anything.
+    /// Returns the change in progress, if there is one.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The note cannot be read.
     pub(super) fn read(&self) -> Result<Option<Begun>, Failure> {
         read(&self.path)
     }
 
-    /// The same for who only looks.
+    /// As [`Self::read`], without taking the note.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The note cannot be read.
     pub(super) fn look(point: &Path) -> Result<Option<Begun>, Failure> {
         read(&Path::new(FOLDER).join(escaped_path(point)))
     }
 
-    /// Keeps it, as a whole.
+    /// Replaces the note as a whole.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The note cannot be written.
     pub(super) fn write(&self, begun: &Begun) -> Result<(), Failure> {
         let fresh = self.path.with_file_name(".new");
         let write = || {
@@ -115,10 +115,10 @@ impl Note {
         write().map_err(system(self.path.display()))
     }
 
-    /// All is done, or undone.
+    /// Removes the note: all steps are done, or undone.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// The note cannot be removed.
     pub(super) fn remove(&self) -> Result<(), Failure> {
         match std::fs::remove_file(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

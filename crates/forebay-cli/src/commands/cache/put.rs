@@ -1,4 +1,4 @@
-//! What `forebay cache` has to do, found out before anything is changed.
+//! Plans `forebay cache`, before anything is changed.
 
 use crate::message;
 use std::collections::BTreeMap;
@@ -21,11 +21,11 @@ use crate::commands::pool::Taking;
 use crate::failure::{Failure, system};
 use crate::screen::{self, harmless};
 
-/// The pool that is made if nobody names one.
+/// Default name of a new pool.
 const POOL: &str = "fast";
-/// The daemon's configuration, where its service has it.
+/// Path of the daemon's configuration in its service.
 const CONFIG: &str = "/etc/forebay/forebay.toml";
-/// A machine does not start without these, or the daemon does not. What they lie on is not cached.
+/// The machine cannot boot without these, or the daemon cannot start. Their devices are not cached.
 const NEEDED: [&str; 11] = [
     "/etc/forebay",
     "/usr/bin",
@@ -39,7 +39,7 @@ const NEEDED: [&str; 11] = [
     "/efi",
     "/run",
 ];
-/// Folders of files of units; what systemd makes of fstab is elsewhere.
+/// Directories of unit files; those that systemd generates from fstab are elsewhere.
 const UNITS: [&str; 4] = [
     "/etc/systemd/system",
     "/usr/local/lib/systemd/system",
@@ -47,19 +47,19 @@ const UNITS: [&str; 4] = [
     "/lib/systemd/system",
 ];
 
-/// What was asked for.
+/// The request.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) devices: Vec<DeviceRequest>,
     pub(super) pool: Option<String>,
     pub(super) name: Option<String>,
-    /// Of pool and volume.
+    /// Settings of the pool and the volume.
     pub(super) settings: Vec<(String, String)>,
     pub(super) taking: Taking,
     pub(super) new_cache: bool,
 }
 
-/// What there is in the daemon, or in its configuration while it does not run.
+/// The pools and volumes of the daemon, or of its configuration while it does not run.
 #[derive(Debug, Default)]
 struct Known {
     daemon: Option<Daemon>,
@@ -71,10 +71,10 @@ struct Known {
     volumes: BTreeMap<String, String>,
 }
 
-/// The mount on exactly this place.
+/// Returns the mount at exactly this path.
 ///
 /// # Errors
-/// There is none, or it is none that can be cached.
+/// There is none, or it cannot be cached.
 pub(super) fn mount_at(mounts: &Mounts, point: &Path) -> Result<Mount, Failure> {
     let shown = harmless(&point.display().to_string());
     let all: Vec<&Mount> = mounts.at(point).collect();
@@ -107,10 +107,10 @@ pub(super) fn mount_at(mounts: &Mounts, point: &Path) -> Result<Mount, Failure> 
     }
 }
 
-/// All steps, in order.
+/// Returns all steps, in order.
 ///
 /// # Errors
-/// Something is against it. Nothing was changed.
+/// There is an obstacle. Nothing was changed.
 pub(super) fn plan(client: &Client, point: &Path, wanted: &Wanted, asked: String) -> Result<Begun, Failure> {
     let mounts = Mounts::read().map_err(system("cannot see what is mounted"))?;
     let mount = mount_at(&mounts, point)?;
@@ -165,17 +165,17 @@ pub(super) fn plan(client: &Client, point: &Path, wanted: &Wanted, asked: String
     Ok(Begun { way: Way::Put, asked, plan: steps, begun: Vec::new(), ending })
 }
 
-/// The mount as it is, from another source.
+/// Returns the present mount, with another source.
 pub(super) fn mounted(mount: &Mount, source: &Path, entry: Option<&Entry<'_>>) -> Mounted {
     let said = entry.map(Entry::options).unwrap_or_default();
     let more = mount.options().into_iter().filter(|option| !said.contains(option));
-    // A later option of mount(8) undoes an earlier one, and those of fstab are earlier.
+    // A later option of mount(8) overrides an earlier one, and those of fstab are earlier.
     let options = more.chain(mount.options_against(&said)).collect();
     let kind = entry.is_none().then(|| mount.kind.clone());
     Mounted { source: source.to_owned(), point: mount.point.clone(), kind, options }
 }
 
-/// The block device, by the name that it was mounted by.
+/// Returns the block device, by the name that it was mounted by.
 fn device_of(mount: &Mount) -> Result<PathBuf, Failure> {
     if let Some((why, hint)) = disk::objection(mount) {
         let source = harmless(&mount.source.display().to_string());
@@ -221,10 +221,10 @@ fn check_mount(mounts: &Mounts, mount: &Mount) -> Result<(), Failure> {
     .hint("unmount it there first: all of its mounts must be on the volume"))
 }
 
-/// The line of fstab that has mounted it, if there is one.
+/// Returns the line of fstab that has mounted it, if there is one.
 ///
 /// # Errors
-/// It is of something else, or others would mount the disk past the cache.
+/// The line is for something else, or other lines would mount the disk bypassing the cache.
 fn line_of<'a>(entries: &[Entry<'a>], mount: &Mount, device: &Path) -> Result<Option<Entry<'a>>, Failure> {
     let mut own = None;
     for entry in entries {
@@ -277,7 +277,7 @@ fn line_of<'a>(entries: &[Entry<'a>], mount: &Mount, device: &Path) -> Result<Op
     }
 }
 
-/// A unit that somebody wrote would mount the disk past the cache at the next start.
+/// Checks for a custom unit that would mount the disk bypassing the cache at the next boot.
 fn check_units(mount: &Mount, is_in_fstab: bool) -> Result<(), Failure> {
     let unit = fstab::escaped_path(&mount.point);
     let files = UNITS.iter().flat_map(|folder| {
@@ -324,7 +324,7 @@ impl Known {
         })
     }
 
-    /// What the daemon will know when it is started.
+    /// Returns the pools and volumes that the daemon will have when it is started.
     fn of_file(file: &Path) -> Result<Self, Failure> {
         let text = match std::fs::read_to_string(file) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
@@ -355,7 +355,7 @@ impl Known {
         })
     }
 
-    /// The settings of a pool that is there.
+    /// Returns the settings of an existing pool.
     fn settings_of(&self, client: &Client, pool: &str) -> Result<Settings, Failure> {
         match self.settings.get(pool) {
             Some(settings) => Ok(settings.clone()),
@@ -363,7 +363,7 @@ impl Known {
         }
     }
 
-    /// The name of the new volume.
+    /// Returns the name of the new volume.
     fn volume_name(&self, wanted: &Wanted, mount: &Mount, device: &Path) -> Result<String, Failure> {
         let is_it = |backing: &str| {
             backing.parse::<BackingUri>().is_ok_and(|backing| disk::is_same(backing.path(), device))
@@ -391,7 +391,7 @@ impl Known {
         Ok(name)
     }
 
-    /// The pool to use, and how to make it if it is not there.
+    /// Returns the pool to use, and how to create it if it does not exist.
     fn pool(
         &self,
         wanted: &Wanted,
@@ -453,8 +453,8 @@ impl Known {
     }
 }
 
-/// Settings of a pool that is there are changed by nobody in passing; which devices it mirrors was
-/// asked for in the same words when it was made.
+/// Refuses settings for an existing pool, so that they are not changed in passing. `mirror` is
+/// allowed: repeating the command that created the pool passes it again.
 fn refuse_settings(pool: &str, settings: &Texts) -> Result<(), Failure> {
     if settings.keys().all(|key| key == "mirror") {
         return Ok(());
@@ -463,7 +463,7 @@ fn refuse_settings(pool: &str, settings: &Texts) -> Result<(), Failure> {
         .hint(format!("change them with: forebay set --pool {pool} KEY=VALUE")))
 }
 
-/// A pool lies on exactly these devices.
+/// Returns true if a pool lies on exactly these devices.
 fn is_on(devices: &[String], wanted: &[DeviceRequest]) -> bool {
     let is_one = |device: &String, wanted: &DeviceRequest| {
         *device == wanted.path || disk::is_same(Path::new(device), Path::new(&wanted.path))
@@ -472,7 +472,7 @@ fn is_on(devices: &[String], wanted: &[DeviceRequest]) -> bool {
         && devices.iter().all(|device| wanted.iter().any(|wanted| is_one(device, wanted)))
 }
 
-/// The last folder's name, as far as it can be one of a volume.
+/// Returns the name of the last directory, as far as it is valid for a volume.
 fn name_for(point: &Path) -> String {
     let last = point.file_name().unwrap_or_default().to_string_lossy();
     let legal = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
@@ -480,7 +480,7 @@ fn name_for(point: &Path) -> String {
     name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
 }
 
-/// What somebody should know, although nothing is against it.
+/// Returns notes for the operator that are no obstacles.
 fn notes(known: &Known, mount: &Mount, device: &Path, is_in_fstab: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if !is_in_fstab {

@@ -1,4 +1,4 @@
-//! What is against it, and names.
+//! Obstacles, and names.
 
 use super::*;
 
@@ -73,7 +73,7 @@ fn a_mount_keeps_its_options() {
     assert_eq!(with("UUID=a /srv/db ext4 noatime\n").options, Vec::<String>::new());
     let other = with("UUID=a /srv/db ext4 defaults\n");
     assert_eq!((other.kind, other.options), (None, vec!["noatime".to_owned()]));
-    // Remounted: it is no more what fstab has.
+    // Remounted: its options differ from fstab.
     assert_eq!(with("UUID=a /srv/db ext4 ro,noatime,nosuid\n").options, ["rw", "suid"]);
     let alone = with("");
     assert_eq!((alone.kind.as_deref(), alone.options), (Some("ext4"), vec!["noatime".to_owned()]));

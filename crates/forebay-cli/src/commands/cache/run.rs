@@ -1,12 +1,12 @@
-//! Going through the steps, and back.
+//! Runs the steps, and rolls them back.
 //!
 //! Invariants
-//! - A step that fails is followed by the way back: what was begun is undone in reverse order, also
-//!   what an earlier process has begun that was killed. Then everything is as before, or the
-//!   message says what is not.
-//! - Past a detach there is no way back, and none is needed: the disk has everything. The note
-//!   stays, and the same command goes on.
-//! - Nobody has to see a step for it to be done or undone: what is printed may get lost.
+//! - After a failed step comes the rollback: it undoes all steps that were begun in reverse order,
+//!   including those of an earlier process that was killed. Then everything is as before, or the
+//!   message lists the differences.
+//! - After a detach there is no rollback, and none is needed: the disk has all data. The note
+//!   stays, and the same command continues.
+//! - Steps do not depend on their output: printing may fail.
 
 use forebay_admin::MessageId;
 use std::time::{Duration, Instant};
@@ -19,17 +19,18 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::screen;
 
-/// What somebody else may have begun, a process that was killed, shows within this time.
+/// Time within which the effect of an operation begun by another process, for example one that was
+/// killed, becomes visible.
 const OTHERS_WITHIN: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Prints the commands of all steps that are not so yet.
+/// Prints the commands of all steps whose effects are not present yet.
 ///
 /// # Errors
-/// Nobody listens.
+/// The output is closed.
 pub(super) fn show(client: &Client, plan: &[Step]) -> Result<(), Failure> {
     for step in plan {
-        // Who cannot be asked yet is started by a step before.
+        // A daemon that does not run yet is started by an earlier step.
         if !step.is_so(client).unwrap_or(false) {
             print(step)?;
         }
@@ -42,10 +43,10 @@ fn print(step: &Step) -> Result<(), Failure> {
     screen::print(&lines)
 }
 
-/// Takes all steps that are not so yet.
+/// Executes all steps whose effects are not present yet.
 ///
 /// # Errors
-/// One failed: everything is as before then, or it is said what is not.
+/// A step failed: then everything is as before, or the message lists the differences.
 pub(super) fn run(client: &Client, note: &Note, mut begun: Begun) -> Result<(), Failure> {
     let interrupt = Interrupt::listen()?;
     let interrupted_at = begun.begun.last().copied();
@@ -53,7 +54,7 @@ pub(super) fn run(client: &Client, note: &Note, mut begun: Begun) -> Result<(), 
     note.write(&begun)?;
     for at in 0..begun.plan.len() {
         let step = begun.plan[at].clone();
-        // Its second half may be missing, and does not show.
+        // The notification of systemd may be missing, which is not visible.
         let is_half = interrupted_at == Some(at) && step.has_two_halves();
         let done = match step.is_so(client) {
             Ok(true) if !is_half => continue,
@@ -72,7 +73,7 @@ pub(super) fn run(client: &Client, note: &Note, mut begun: Begun) -> Result<(), 
     screen::print(&begun.ending)
 }
 
-/// Notes a step, which is not begun otherwise.
+/// Notes a step before it begins; if that fails, the step does not begin.
 fn begin(note: &Note, begun: &mut Begun, at: usize) -> Result<(), Failure> {
     let is_new = !begun.begun.contains(&at);
     if is_new {
@@ -85,8 +86,8 @@ fn begin(note: &Note, begun: &mut Begun, at: usize) -> Result<(), Failure> {
     noted
 }
 
-/// A step that failed may be so all the same: systemd was quicker, or what a killed process has
-/// begun has come to its end.
+/// Checks whether a failed step took effect nevertheless: systemd was faster, or an operation that
+/// a killed process began has completed.
 fn came_true(client: &Client, step: &Step, is_resumed: bool, failure: Failure) -> Result<(), Failure> {
     let until = Instant::now() + if is_resumed { OTHERS_WITHIN } else { Duration::ZERO };
     loop {
@@ -100,7 +101,7 @@ fn came_true(client: &Client, step: &Step, is_resumed: bool, failure: Failure) -
     }
 }
 
-/// Goes back, and says how things are.
+/// Rolls back, and describes the resulting state.
 fn give_up(client: &Client, note: &Note, begun: &Begun, failure: Failure) -> Failure {
     let is_past = |at: &usize| matches!(begun.plan[*at], Step::Detach { .. });
     let is_detached = begun
@@ -121,10 +122,10 @@ fn give_up(client: &Client, note: &Note, begun: &Begun, failure: Failure) -> Fai
     }
 }
 
-/// Undoes what was begun, and forgets it.
+/// Undoes the steps that were begun, and removes the note.
 ///
 /// # Errors
-/// A step back fails; the note stays.
+/// A step of the rollback fails; the note stays.
 pub(super) fn undo(client: &Client, note: &Note, begun: &Begun) -> Result<(), Failure> {
     for step in way_back(begun) {
         if step.is_undone(client)? {
@@ -136,7 +137,7 @@ pub(super) fn undo(client: &Client, note: &Note, begun: &Begun) -> Result<(), Fa
     note.remove()
 }
 
-/// What leads back from where it was interrupted.
+/// Returns the rollback steps from the point of interruption.
 pub(super) fn way_back(begun: &Begun) -> Vec<Step> {
     let mut order = begun.begun.clone();
     order.sort_unstable();

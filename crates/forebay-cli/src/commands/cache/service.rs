@@ -1,6 +1,6 @@
-//! The daemon as a service of systemd, and whether it may make block devices.
+//! The daemon as a systemd service, and its permission to create block devices.
 //!
-//! What is to be done follows from what is so ([`decide`]). A daemon that serves pools is never
+//! The present state determines the steps ([`decide`]). A daemon that serves pools is never
 //! restarted here: its NBD clients and files would notice.
 
 use std::path::{Path, PathBuf};
@@ -12,20 +12,20 @@ use super::shell;
 use super::steps::Step;
 use crate::failure::Failure;
 
-/// The unit.
+/// Name of the unit.
 pub(super) const UNIT: &str = "forebay";
-/// Where drop-ins of an administrator are.
+/// Directory of an administrator's drop-ins.
 pub(super) const DROP_IN_FOLDER: &str = "/etc/systemd/system/forebay.service.d";
-/// The drop-in that lets the service make block devices.
+/// The drop-in that permits the service to create block devices.
 pub(super) const DROP_IN: &str = "ublk.conf";
-/// Commands to the driver go there.
+/// Control device of the driver.
 pub(super) const DRIVER: &str = "/dev/ublk-control";
-/// systemd is the machine's service manager if this is there (sd_booted(3)).
+/// This path exists if systemd is the machine's service manager (sd_booted(3)).
 const SYSTEMD: &str = "/run/systemd/system";
 /// The number of `CAP_SYS_ADMIN` (capabilities(7)).
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// How the service is.
+/// State of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Service {
     pub(super) is_active: bool,
@@ -33,7 +33,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// How it is now; `None` if there is no systemd, or it has no such service.
+    /// Returns the present state; `None` without systemd or without such a service.
     pub(super) fn look() -> Option<Self> {
         if !has_systemd() {
             return None;
@@ -50,7 +50,7 @@ fn is(what: &str) -> bool {
     shell::succeeds(&["systemctl", what, "--quiet", UNIT])
 }
 
-/// The machine is run by systemd.
+/// Returns true if systemd runs the machine.
 pub(super) fn has_systemd() -> bool {
     Path::new(SYSTEMD).is_dir()
 }
@@ -64,18 +64,18 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// The one that has answered with this.
+    /// The daemon that returned `info`.
     pub(super) fn new(info: &DaemonInfo) -> Self {
         Self { pid: info.pid, pools: info.pools.clone(), may_make: may_make_devices(info.pid) != Some(false) }
     }
 
-    /// It may make block devices, or nobody can tell.
+    /// Whether it may create block devices; true if unknown.
     pub(super) fn may_make(&self) -> bool {
         self.may_make
     }
 }
 
-/// Whether a process has the capability for it; `None` for one that cannot be seen.
+/// Returns whether a process has the required capability; `None` for a process that is not visible.
 fn may_make_devices(pid: u32) -> Option<bool> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
@@ -83,7 +83,7 @@ fn may_make_devices(pid: u32) -> Option<bool> {
     Some(mask & (1 << CAP_SYS_ADMIN) != 0)
 }
 
-/// The drop-in of the package that this program belongs to.
+/// Returns the drop-in in the package of this program.
 fn packaged_drop_in() -> Option<PathBuf> {
     let own = std::env::current_exe().ok();
     let prefix = own.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_owned);
@@ -91,10 +91,10 @@ fn packaged_drop_in() -> Option<PathBuf> {
     prefixes.map(|prefix| prefix.join("share/forebay").join(DROP_IN)).find(|path| path.is_file())
 }
 
-/// The steps after which a daemon runs that may make block devices.
+/// Returns the steps after which a daemon runs that may create block devices.
 ///
 /// # Errors
-/// It is for somebody else to do: what, and why.
+/// The operator must act: the message describes the action and the reason.
 pub(super) fn steps(daemon: Option<&Daemon>) -> Result<Vec<Step>, Failure> {
     let mut steps = Vec::new();
     if Path::new(DRIVER).exists() {
@@ -112,7 +112,7 @@ pub(super) fn steps(daemon: Option<&Daemon>) -> Result<Vec<Step>, Failure> {
     Ok(steps)
 }
 
-/// Whether the drop-in is installed, and where it is to be had.
+/// Whether the drop-in is installed, and where to get it.
 #[derive(Clone, Debug)]
 enum DropIn {
     There,
@@ -126,7 +126,7 @@ fn decide(service: Option<Service>, drop_in: &DropIn, daemon: Option<&Daemon>) -
     };
     match (daemon, &service) {
         (Some(daemon), Some(service)) if daemon.may_make => {
-            // One that was started by hand is whoever's who did that.
+            // A daemon started by hand is left to the operator.
             Ok(to_enable(service).filter(|_| service.is_active).into_iter().collect())
         }
         (Some(daemon), None) if daemon.may_make => Ok(Vec::new()),

@@ -1,5 +1,5 @@
-//! Settings that `forebay cache` is given. They are looked at before anything is changed: the
-//! daemon would refuse them only when the disk is unmounted already.
+//! Settings given to `forebay cache`. They are checked before anything is changed: the daemon would
+//! refuse them only after the disk was unmounted.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::client::{self, Client};
 use crate::failure::Failure;
 use crate::screen::harmless;
 
-/// Values as they were given, by the names of their settings.
+/// Values as given, by the names of their settings.
 pub(super) type Texts = BTreeMap<String, String>;
 
-/// Settings of the pool, and those of the volume, each with a value that it takes.
+/// Splits settings into those of the pool, and those of the volume, each with a valid value.
 ///
 /// # Errors
 /// There is no such setting, or it does not take the value.
@@ -40,8 +40,8 @@ pub(super) fn split(settings: &[(String, String)]) -> Result<(Texts, Texts), Fai
 }
 
 /// # Errors
-/// The settings contradict each other, or those that the pool has. `devices`: of how many a new
-/// pool is made.
+/// The settings conflict with each other, or with those of the pool. `devices`: number of devices
+/// of a new pool.
 pub(super) fn check(pool: &Settings, of_volume: &Texts, devices: Option<usize>) -> Result<(), Failure> {
     let (pool, volume) = (PoolTunables::new(pool), VolumeTunables::new(&read(Scope::Volume, of_volume)?));
     let mut found = devices.map_or_else(Vec::new, |devices| conflicts::of_pool(&pool, devices));
@@ -55,7 +55,7 @@ pub(super) fn check(pool: &Settings, of_volume: &Texts, devices: Option<usize>) 
     }
 }
 
-/// Settings of a pool of a running daemon.
+/// Returns the settings of a pool of a running daemon.
 ///
 /// # Errors
 /// The daemon does not answer.

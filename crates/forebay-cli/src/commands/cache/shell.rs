@@ -1,4 +1,4 @@
-//! Commands: as text that a shell takes, and run.
+//! Shell commands: as text, and executed.
 
 use forebay_admin::MessageId;
 pub(super) use forebay_pool::shell_word::quoted;
@@ -7,15 +7,15 @@ use std::process::{Command, Stdio};
 use crate::failure::Failure;
 use crate::screen::harmless_lines;
 
-/// A command line.
+/// Returns a command line.
 pub(super) fn line<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> String {
     words.into_iter().map(|word| quoted(word.as_ref())).collect::<Vec<_>>().join(" ")
 }
 
-/// What a program prints; it must end well.
+/// Returns the output of a program, which must succeed.
 ///
 /// # Errors
-/// It is not there, or says that it failed: in its own words.
+/// The program is missing, or fails: with its own message.
 pub(super) fn output(words: &[&str]) -> Result<String, Failure> {
     let (program, arguments) = words.split_first().expect("a command has a name");
     let run = Command::new(program).args(arguments).stdin(Stdio::null()).output();
@@ -40,7 +40,7 @@ pub(super) fn run(words: &[&str]) -> Result<(), Failure> {
     output(words).map(drop)
 }
 
-/// Whether a program is there and ends well.
+/// Returns true if a program exists and succeeds.
 pub(super) fn succeeds(words: &[&str]) -> bool {
     output(words).is_ok()
 }

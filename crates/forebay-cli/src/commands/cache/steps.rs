@@ -1,10 +1,10 @@
-//! The steps that put a cache before a mounted disk and take it away: each as the commands that
-//! somebody would type, and as what is done.
+//! The steps that put a cache in front of a mounted disk and take it away: each as shell commands,
+//! and as the action itself.
 //!
 //! Invariants
-//! - A step says whether it is so already. One that is so is not done again, so a list of steps
-//!   that was interrupted anywhere is gone through again from its beginning.
-//! - Most steps have an opposite, which is a step as well: the way back is made of them, in reverse
+//! - A step reports whether its effect is already present. Such a step is skipped, so an
+//!   interrupted list of steps can be run again from its beginning.
+//! - Most steps have an inverse, which is a step as well: rollback runs the inverses in reverse
 //!   order.
 
 use std::collections::BTreeMap;
@@ -27,9 +27,9 @@ use crate::failure::{Failure, system};
 use crate::job::{self, Job};
 use crate::screen::harmless;
 
-/// A daemon that was just started has so long to answer.
+/// Time limit for the first answer of a daemon that was just started.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// What somebody else has begun, a process that was killed perhaps, is waited for so long.
+/// Time limit for an operation that another process began, for example one that was killed.
 const OTHERS_WITHIN: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -38,11 +38,11 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(super) struct Mounted {
     /// The block device.
     pub(super) source: PathBuf,
-    /// Where.
+    /// The mount point.
     pub(super) point: PathBuf,
-    /// Type of the file system, if no line of fstab says it.
+    /// Type of the file system, if fstab has no line for it.
     pub(super) kind: Option<String>,
-    /// Options that no line of fstab says.
+    /// Options, if fstab has no line for it.
     pub(super) options: Vec<String>,
 }
 
@@ -62,7 +62,7 @@ impl Mounted {
         words
     }
 
-    /// It is mounted there now.
+    /// Returns the present mount at the mount point, if there is one.
     pub(super) fn now(&self) -> Result<Option<Mount>, Failure> {
         let mounts = Mounts::read().map_err(system("cannot see what is mounted"))?;
         let top = mounts.at(&self.point).last().cloned();
@@ -70,17 +70,17 @@ impl Mounted {
     }
 }
 
-/// One thing to do.
+/// A step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Step {
-    /// The kernel's driver for block devices.
+    /// Load the kernel's driver for block devices.
     LoadDriver,
-    /// The service may make block devices when it is started anew.
+    /// Permit the service to create block devices from its next restart on.
     AddDropIn {
         from: PathBuf,
     },
     RemoveDropIn,
-    /// The service runs, and at each start of the machine.
+    /// Start the service now, and enable it at boot.
     StartService {
         enable: bool,
         start: bool,
@@ -89,10 +89,10 @@ pub(super) enum Step {
         disable: bool,
         stop: bool,
     },
-    /// The service runs anew; it serves nothing.
+    /// Restart the service; it serves no volumes.
     RestartService,
     CreatePool(PoolRequest),
-    /// Its devices are as good as new then.
+    /// Remove the pool; its devices are as good as new then.
     RemovePool {
         name: String,
     },
@@ -102,9 +102,9 @@ pub(super) enum Step {
     Detach {
         volume: String,
     },
-    /// A line of fstab.
+    /// Edit a line of fstab.
     Edit(Change),
-    /// Nothing stays in the cache alone from now on, while the volume is used.
+    /// Drain the volume in write-through, so that nothing becomes dirty while it is in use.
     Drain {
         volume: String,
         mode: String,
@@ -113,14 +113,14 @@ pub(super) enum Step {
         volume: String,
         mode: String,
     },
-    /// Nothing is in the cache alone.
+    /// Destage all dirty blocks.
     Flush {
         volume: String,
     },
 }
 
 impl Step {
-    /// What somebody would type.
+    /// Returns the equivalent shell commands.
     pub(super) fn commands(&self) -> Vec<String> {
         let reload = || "systemctl daemon-reload".to_owned();
         match self {
@@ -155,7 +155,7 @@ impl Step {
         }
     }
 
-    /// What leads back; `None` if there is nothing to undo, or no way.
+    /// Returns the inverse step; `None` if there is nothing to undo, or no way to do it.
     pub(super) fn opposite(&self) -> Option<Self> {
         match self {
             Self::AddDropIn { .. } => Some(Self::RemoveDropIn),
@@ -170,7 +170,7 @@ impl Step {
             Self::Drain { volume, mode } => {
                 Some(Self::SetMode { volume: volume.clone(), mode: mode.clone() })
             }
-            // The driver does no harm, and a service that was restarted runs as before.
+            // A loaded driver does no harm, and a restarted service runs as before.
             Self::LoadDriver
             | Self::RestartService
             | Self::RemoveDropIn
@@ -182,10 +182,10 @@ impl Step {
         }
     }
 
-    /// It is so already.
+    /// Returns true if the effect of the step is already present.
     ///
     /// # Errors
-    /// Nobody can tell: the daemon does not answer, for instance.
+    /// The state cannot be determined: the daemon does not answer, for instance.
     pub(super) fn is_so(&self, client: &Client) -> Result<bool, Failure> {
         let drop_in = Path::new(DROP_IN_FOLDER).join(DROP_IN);
         Ok(match self {
@@ -225,7 +225,8 @@ impl Step {
         })
     }
 
-    /// As a step back: it is so already, or what it undoes was never done.
+    /// For rollback: returns true if the effect of the inverse is present, or the original step was
+    /// never done.
     ///
     /// # Errors
     /// As [`Self::is_so`].
@@ -237,15 +238,16 @@ impl Step {
         self.is_so(client)
     }
 
-    /// systemd is told of a file that was changed; whether it was does not show in what is so.
+    /// Returns true if the step also notifies systemd of a changed file: whether that was done is
+    /// not visible in the state.
     pub(super) fn has_two_halves(&self) -> bool {
         matches!(self, Self::AddDropIn { .. } | Self::Edit(_))
     }
 
-    /// Does it.
+    /// Executes the step.
     ///
     /// # Errors
-    /// It cannot be done: what it says itself.
+    /// The step fails, with the error of the failed action.
     pub(super) fn act(&self, client: &Client) -> Result<(), Failure> {
         match self {
             Self::LoadDriver => {
@@ -298,7 +300,7 @@ impl Step {
     }
 }
 
-/// One word of systemctl for two things to do.
+/// Returns one systemctl command for two actions.
 fn systemctl(both: &str, is_first: bool, second: &str, is_second: bool) -> String {
     match (is_first, is_second) {
         (true, true) => format!("systemctl {both} --now {UNIT}"),
@@ -356,13 +358,14 @@ fn pool_is_there(client: &Client, name: &str) -> Result<bool, Failure> {
     Ok(client.get_if_there(&format!("/v1/pools/{}", escaped(name)))?.is_some())
 }
 
-/// What the daemon knows of a volume.
+/// Returns the daemon's information about a volume.
 pub(super) fn volume_info(client: &Client, name: &str) -> Result<Option<VolumeInfo>, Failure> {
     let answer = client.get_if_there(&format!("/v1/volumes/{}", escaped(name)))?;
     answer.map(|answer| client::read(&answer)).transpose()
 }
 
-/// The same, when it is not just being attached: who asked for that may have been killed.
+/// As [`volume_info`], but waits while the volume is being attached: the process that requested it
+/// may have been killed.
 fn settled(client: &Client, name: &str) -> Result<Option<VolumeInfo>, Failure> {
     let until = Instant::now() + OTHERS_WITHIN;
     loop {
@@ -375,7 +378,7 @@ fn settled(client: &Client, name: &str) -> Result<Option<VolumeInfo>, Failure> {
     }
 }
 
-/// Follows a job to its end. After Ctrl-C comes the way back, so it does not go on without us.
+/// Follows a job to its end. After Ctrl-C comes the rollback, so the job is cancelled first.
 fn follow(client: &Client, job: &str) -> Result<(), Failure> {
     let Err(failure) = job::follow(client, job, false) else { return Ok(()) };
     let path = format!("/v1/jobs/{}", escaped(job));
@@ -387,7 +390,7 @@ fn follow(client: &Client, job: &str) -> Result<(), Failure> {
     let until = Instant::now() + OTHERS_WITHIN;
     loop {
         match look() {
-            Some(job) if job.is_done() => return Ok(()), // it was too late for it
+            Some(job) if job.is_done() => return Ok(()), // the job ended before the cancellation
             Some(job) if !job.is_over() && Instant::now() < until => std::thread::sleep(LOOK),
             _ => return Err(Failure::new(MessageId::CliInterrupted, "interrupted")),
         }
@@ -419,12 +422,11 @@ fn edit(change: &Change) -> Result<(), Failure> {
     if has_systemd() { shell::run(&["systemctl", "daemon-reload"]) } else { Ok(()) }
 }
 
-/// Detaches; a detach that is under way already, because who asked for it was killed, is waited
-/// for.
+/// Detaches a volume; waits for a detach already in progress, whose requester was killed.
 fn detach(client: &Client, volume: &str) -> Result<(), Failure> {
     let now = volume_info(client, volume)?;
     if let Some(job) = now.and_then(|now| now.job) {
-        // How it ends shows in what is so afterwards.
+        // Its result shows in the state afterwards.
         let _ = follow(client, &job);
         if volume_info(client, volume)?.is_none() {
             return Ok(());
@@ -434,8 +436,8 @@ fn detach(client: &Client, volume: &str) -> Result<(), Failure> {
     follow(client, &client::read::<Job>(&job)?.id)
 }
 
-/// Writes everything back, and leaves the mode. A drain that is under way already, because who
-/// asked for it was killed, is waited for.
+/// Destages all dirty blocks, and leaves the mode changed. Waits for a drain already in progress,
+/// whose requester was killed.
 fn drain(client: &Client, volume: &str, mode: &str) -> Result<(), Failure> {
     let now = volume_info(client, volume)?;
     let (job, is_left) = now.map_or((None, false), |now| (now.job, now.mode != mode));
@@ -454,7 +456,7 @@ fn set_mode(client: &Client, volume: &str, mode: &str, leaving: Leaving) -> Resu
     done.job.map_or(Ok(()), |job| follow(client, &job))
 }
 
-/// Ends what is at work on a volume.
+/// Cancels the job on a volume.
 fn cancel_job(client: &Client, volume: &str) -> Result<(), Failure> {
     let Some(job) = volume_info(client, volume)?.and_then(|now| now.job) else { return Ok(()) };
     client.delete(&format!("/v1/jobs/{}", escaped(&job)))?;

@@ -1,4 +1,4 @@
-//! What `forebay uncache` has to do, found out before anything is changed.
+//! Plans `forebay uncache`, before anything is changed.
 
 use forebay_admin::events::EventKind;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ use crate::client::{self, Client, escaped};
 use crate::failure::{Failure, system};
 use crate::screen::{bytes, harmless};
 
-/// All steps, in order.
+/// Returns all steps, in order.
 ///
 /// # Errors
-/// Something is against it. Nothing was changed.
+/// There is an obstacle. Nothing was changed.
 pub(super) fn plan(client: &Client, point: &Path, keep_pool: bool, asked: String) -> Result<Begun, Failure> {
     let mounts = Mounts::read().map_err(system("cannot see what is mounted"))?;
     let mount = mounts.at(point).last().cloned();
@@ -36,7 +36,7 @@ pub(super) fn plan(client: &Client, point: &Path, keep_pool: bool, asked: String
     let of_pool: PoolInfo = client::read(&client.get(&format!("/v1/pools/{}", escaped(&volume.pool)))?)?;
     refuse_without_cache(&of_pool)?;
     let disk = disk_of(volume)?;
-    // On the disk already: a run was interrupted by a loss of power.
+    // The disk is mounted already: a run was interrupted by a loss of power.
     let on_volume = mount.as_ref().filter(|mount| disk::is_mounted_from(mount, &device));
     if let Some(mount) = on_volume {
         users::refuse_if_used(&mounts, mount)?;
@@ -77,7 +77,7 @@ pub(super) fn plan(client: &Client, point: &Path, keep_pool: bool, asked: String
     Ok(Begun { way: Way::Take, asked, plan: steps, begun: Vec::new(), ending })
 }
 
-/// The volume that is mounted there, or that the line of fstab mounts, or of which the disk is
+/// Returns the volume that is mounted there, or that the line of fstab mounts, or whose disk is
 /// mounted there already; and its block device.
 fn find<'a>(
     volumes: &'a [VolumeInfo],
@@ -104,7 +104,7 @@ fn find<'a>(
     }
 }
 
-/// Names of a volume's block devices, below [`DEVICES`].
+/// Returns the names of a volume's block devices, below [`DEVICES`].
 fn devices(volume: &VolumeInfo) -> impl Iterator<Item = String> {
     volume.exports.iter().filter_map(|export| match export.parse() {
         Ok(ExportUri::Ublk { name }) => Some(name.unwrap_or_else(|| volume.name.clone())),
@@ -113,7 +113,7 @@ fn devices(volume: &VolumeInfo) -> impl Iterator<Item = String> {
     })
 }
 
-/// The disk behind a volume, which is what is mounted afterwards.
+/// Returns the disk behind a volume, which is mounted afterwards.
 fn disk_of(volume: &VolumeInfo) -> Result<PathBuf, Failure> {
     let by_hand = "forebay help take-away has the steps by hand";
     let backing: BackingUri = volume.backing.parse().map_err(|error| {
@@ -195,7 +195,7 @@ fn refuse_without_cache(pool: &PoolInfo) -> Result<(), Failure> {
         )))
 }
 
-/// The pool of a volume, if nothing else uses it.
+/// Returns the pool of a volume, if nothing else uses it.
 fn removable(pool: PoolInfo, volume: &VolumeInfo) -> Option<String> {
     let is_alone = pool.volumes.iter().chain(pool.absent.keys()).all(|name| *name == volume.name);
     (is_alone && !pool.not_open).then_some(pool.name)

@@ -1,8 +1,9 @@
-//! Who keeps a file system from being unmounted: processes, mounts, loop devices and swap files.
+//! Users that keep a file system from being unmounted: processes, mounts, loop devices and swap
+//! files.
 //!
-//! Links in `/proc` are read as text, and no file is looked at, so nobody is asked who may not
-//! answer. A process that sees the files by another path is found by its mount, or not at all: then
-//! `umount` says so.
+//! The check reads links in `/proc` as text and accesses no files, so it cannot hang on a server. A
+//! process that sees the files by another path is found by its mount, or not at all: then `umount`
+//! reports it.
 
 use forebay_admin::MessageId;
 use std::ffi::OsStr;
@@ -14,13 +15,13 @@ use super::shell;
 use crate::failure::Failure;
 use crate::screen::harmless;
 
-/// Users that a message names; of others it gives the number.
+/// Users listed by name in a message; further ones are only counted.
 const NAMED_MAX: usize = 5;
 
-/// Refuses if somebody uses what is mounted.
+/// Refuses if the mount is in use.
 ///
 /// # Errors
-/// Who does, and what to do.
+/// The users, and a way to resolve it.
 pub(super) fn refuse_if_used(mounts: &Mounts, mount: &Mount) -> Result<(), Failure> {
     let root = Path::new("/");
     let users = users_in(root, mounts, mount);
@@ -42,7 +43,7 @@ fn refusal(point: &Path, users: &[String]) -> Failure {
     ))
 }
 
-/// Everybody who uses it, `root` being where `/proc` and `/sys` are.
+/// Returns all its users; `root` is the parent of `/proc` and `/sys`.
 fn users_in(root: &Path, mounts: &Mounts, mount: &Mount) -> Vec<String> {
     let point = &mount.point;
     let above = mounts.0.iter().filter(|other| other.point != *point && is_below(&other.point, point));
@@ -79,8 +80,8 @@ fn swap_files(root: &Path, point: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Processes that have something of it open, or are in it, and those that have it mounted where
-/// nobody else sees that.
+/// Returns processes that have a file of it open or their working directory in it, and those that
+/// have it mounted in a private namespace.
 fn processes(root: &Path, mount: &Mount) -> Vec<String> {
     let own = std::process::id();
     let mut spaces = vec![std::fs::read_link(root.join("proc/self/ns/mnt")).unwrap_or_default()];
@@ -123,7 +124,7 @@ fn uses(process: &Path, point: &Path) -> bool {
     files.map(|file| file.path()).any(|file| leads_there(&file)) || maps(process, point)
 }
 
-/// A file of it is mapped into the process: the path is the sixth field of a line.
+/// Returns true if a process has a file of the mount mapped: the path is the sixth field of a line.
 fn maps(process: &Path, point: &Path) -> bool {
     let table = std::fs::read(process.join("maps")).unwrap_or_default();
     table.split(|byte| *byte == b'\n').any(|line| {
@@ -138,8 +139,8 @@ mod tests {
     use std::fs::{create_dir_all, write};
     use std::os::unix::fs::symlink;
 
-    /// A root with processes: 7 is in the folder, 8 has a file open that was deleted, 9 has one
-    /// mapped, 10 has nothing of it, 11 is in a container.
+    /// Creates a root with processes: 7 is in the directory, 8 has a deleted file open, 9 has one
+    /// mapped, 10 uses nothing of it, 11 is in a container.
     fn root() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let at = |path: &str| root.path().join(path);

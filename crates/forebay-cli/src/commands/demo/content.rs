@@ -1,8 +1,8 @@
 //! Expected content of the volume: a version for each block, and the bytes of every version.
 //!
 //! A block's bytes follow from seed, block number and version, and begin with the last two, so that
-//! wrong bytes can be explained: an older version (a lost write), another block (a misdirected
-//! one), or something else.
+//! a mismatch can be explained: an older version (a lost write), another block (a misdirected one),
+//! or something else.
 
 use forebay_admin::MessageId;
 use std::fs::File;
@@ -18,19 +18,19 @@ use crate::screen::bytes;
 /// Bytes of a block.
 pub(super) const BLOCK_BYTES: usize = 4096;
 const SECTOR_BYTES: usize = 512;
-/// Bytes of a read of the verification.
+/// Size of a verification read, in bytes.
 const READ_BYTES: usize = 1 << 20;
-/// Reads of the verification in flight.
+/// Verification reads in flight.
 const READS_IN_FLIGHT: u64 = 4;
 
-/// A write whose answer did not come: the block holds the old or the new version, sector by sector.
+/// A write without a reply: the block holds the old or the new version, sector by sector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct InDoubt {
     pub(super) block: u64,
     pub(super) version: u32,
 }
 
-/// What the volume must hold.
+/// The expected content of the volume.
 #[derive(Debug)]
 pub(super) struct Ledger {
     seed: u64,
@@ -38,22 +38,22 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// A volume in which every block holds version 0.
+    /// Creates the ledger of a volume in which every block holds version 0.
     pub(super) fn new(seed: u64, volume_bytes: u64) -> Self {
         Self { seed, versions: vec![0; (volume_bytes / BLOCK_BYTES as u64) as usize] }
     }
 
-    /// The version that a block holds.
+    /// Returns the version that a block holds.
     pub(super) fn version(&self, block: u64) -> u32 {
         self.versions[block as usize]
     }
 
-    /// A write was acknowledged.
+    /// Notes an acknowledged write.
     pub(super) fn acknowledge(&mut self, block: u64, version: u32) {
         self.versions[block as usize] = version;
     }
 
-    /// The bytes of a version of a block.
+    /// Writes the bytes of a version of a block to `to`.
     pub(super) fn stamp(&self, block: u64, version: u32, to: &mut [u8]) {
         let mut word = mix(mix(self.seed ^ block.rotate_left(20)) ^ u64::from(version));
         for (index, bytes) in to.chunks_exact_mut(8).enumerate() {
@@ -67,7 +67,7 @@ impl Ledger {
         }
     }
 
-    /// Whether a block holds what it must; if not, what it seems to hold.
+    /// Compares a block with its expected content; on a mismatch, describes the content found.
     pub(super) fn compare(&self, block: u64, found: &[u8]) -> Result<(), String> {
         let mut expected = [0; BLOCK_BYTES];
         self.stamp(block, self.version(block), &mut expected);
@@ -105,7 +105,7 @@ impl Ledger {
         place + &what
     }
 
-    /// Writes version 0 of everything straight into the file.
+    /// Writes version 0 of all blocks directly into the file.
     pub(super) fn fill(&self, path: &Path, progress: &mut dyn FnMut(u64)) -> io::Result<()> {
         let mut file = File::create(path)?;
         let mut part = vec![0; READ_BYTES];
@@ -164,7 +164,7 @@ impl Ledger {
         }
     }
 
-    /// Finds out which version the blocks hold whose writes were not answered, and remembers it.
+    /// Determines the version of the blocks whose writes were not answered, and records it.
     pub(super) fn settle(
         &mut self,
         client: &mut NbdClient<Transport>,
@@ -183,8 +183,7 @@ impl Ledger {
             } else if found == old {
                 continue;
             } else if sectors.all(|((found, old), new)| found == old || found == new) {
-                // Partly landed, which is allowed: write it once more, so that it is known what it
-                // holds.
+                // Partly landed, which is allowed: rewrite it, so that its content is known.
                 client.write_at(offset, &new, false).map_err(nbd)?;
                 self.acknowledge(block, version);
             } else {
@@ -198,7 +197,7 @@ impl Ledger {
     }
 }
 
-/// Says what went wrong on the connection.
+/// Converts an error of the connection.
 pub(super) fn nbd(error: forebay_export::nbd::client::ClientError) -> Failure {
     let source = std::error::Error::source(&error).map_or(String::new(), |source| format!(": {source}"));
     Failure::new(MessageId::DemoIo, format!("{error}{source}"))

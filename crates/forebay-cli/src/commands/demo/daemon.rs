@@ -1,4 +1,4 @@
-//! The daemon of the demo: this very program as a child, `forebay run`.
+//! The daemon of the demo: this program as a child process, `forebay run`.
 
 use forebay_admin::MessageId;
 use std::fs::File;
@@ -17,11 +17,11 @@ use crate::commands::stats;
 use crate::failure::{Failure, system};
 use crate::screen::harmless;
 
-/// Longest start, stop, and time without an answer.
+/// Time limit for start, stop, and a reply.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const NAME: &str = "demo";
 
-/// How to start it.
+/// Parameters to start it.
 pub(super) struct Setup<'a> {
     pub(super) folder: &'a Path,
     pub(super) cache: PathBuf,
@@ -47,7 +47,7 @@ impl Daemon {
         let started = Instant::now();
         let child = Command::new(program)
             .arg("run")
-            // What the demo makes is its own, and gone when it ends.
+            // The demo has its own state, removed when it ends.
             .env("STATE_DIRECTORY", setup.folder.join("state"))
             .arg("--new-cache")
             .args(["--mode", setup.mode, "--emulate", "hdd-7200"])
@@ -75,7 +75,7 @@ impl Daemon {
         if let Some(stdout) = self.child.stdout.take() {
             let pass_on = move || {
                 for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                    let _ = say.send(line); // nobody listens any more once it is ready
+                    let _ = say.send(line); // no receiver once it is ready
                 }
             };
             let thread = std::thread::Builder::new().name("daemon's output".into()).spawn(pass_on);
@@ -104,7 +104,7 @@ impl Daemon {
         }
     }
 
-    /// Time from start to ready.
+    /// Returns the time from start to ready.
     pub(super) fn ready_after(&self) -> Duration {
         self.ready_after
     }
@@ -117,14 +117,14 @@ impl Daemon {
         Ok(client)
     }
 
-    /// How many blocks reads found in the cache, and how many not; `None` if it does not say.
+    /// Returns how many blocks reads found in the cache, and how many not; `None` if unknown.
     pub(super) fn hits(&self) -> Option<Hits> {
         let statistics = stats::statistics_of(&admin(&self.folder)).ok()?;
         let number = |name: &str| statistics[name].as_u64();
         Some(Hits { hit: number("read_hit_blocks")?, missed: number("read_miss_blocks")? })
     }
 
-    /// `kill -9`.
+    /// Kills it with SIGKILL.
     pub(super) fn kill(&mut self) -> Result<(), Failure> {
         self.child.kill().map_err(system("cannot kill the daemon"))?;
         self.child.wait().map(drop).map_err(system("cannot wait for the daemon"))
@@ -133,7 +133,7 @@ impl Daemon {
     /// Stops it in an orderly way.
     pub(super) fn stop(mut self) -> Result<(), Failure> {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::TERM); // if it has ended already, its status says why
+            let _ = kill_process(pid, Signal::TERM); // if it has ended already, its status explains why
         }
         let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {
@@ -153,7 +153,7 @@ impl Daemon {
         ))
     }
 
-    /// Adds what the daemon said last.
+    /// Adds the daemon's last output.
     pub(super) fn explain(&self, failure: Failure) -> Failure {
         let text = std::fs::read(&self.messages).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -183,7 +183,7 @@ pub(super) struct Hits {
 }
 
 impl Hits {
-    /// Share of hits since an earlier look.
+    /// Returns the hit ratio since an earlier sample.
     pub(super) fn ratio_since(self, before: Hits) -> Option<f64> {
         let (hit, missed) = (self.hit.saturating_sub(before.hit), self.missed.saturating_sub(before.missed));
         (hit + missed > 0).then(|| hit as f64 / (hit + missed) as f64)

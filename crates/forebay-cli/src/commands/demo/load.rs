@@ -1,7 +1,8 @@
 //! The workload: 4 KiB reads and writes on a hot set, at a constant depth, through one NBD
 //! connection.
 //!
-//! Invariant: no block has two requests in flight, so what a read must return is known exactly.
+//! Invariant: no block has two requests in flight, so the expected result of a read is known
+//! exactly.
 
 use forebay_admin::MessageId;
 use std::time::{Duration, Instant};
@@ -18,14 +19,14 @@ use crate::screen::{bytes, count};
 pub(super) const DEPTH: usize = 32;
 /// Of 100 requests, this many are reads.
 pub(super) const READ_PCT: u64 = 70;
-/// Longest latency that the histograms tell apart.
+/// Highest latency that the histograms distinguish, in nanoseconds.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
-/// How often progress is shown.
+/// Interval of progress updates.
 const SHOW_EVERY: Duration = Duration::from_millis(250);
-/// Bytes of a read of the scan.
+/// Size of a scan read, in bytes.
 const SCAN_BYTES: u64 = 256 << 10;
 
-/// What was measured.
+/// Measurements.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
     pub(super) reads: Histogram<u64>,
@@ -34,7 +35,7 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// Nothing yet.
+    /// Returns empty measurements.
     pub(super) fn new() -> Self {
         let empty = || {
             let histogram = Histogram::new_with_max(LATENCY_NS_MAX, 3);
@@ -43,23 +44,23 @@ impl Measured {
         Self { reads: empty(), writes: empty(), elapsed: Duration::ZERO }
     }
 
-    /// Requests done.
+    /// Returns the number of completed requests.
     pub(super) fn requests(&self) -> u64 {
         self.reads.len() + self.writes.len()
     }
 
-    /// Requests a second.
+    /// Returns requests per second.
     pub(super) fn iops(&self) -> f64 {
         self.requests() as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// Bytes a second.
+    /// Returns bytes per second.
     pub(super) fn bytes_per_second(&self) -> f64 {
         self.iops() * BLOCK_BYTES as f64
     }
 }
 
-/// Random numbers from a seed.
+/// Pseudo-random numbers from a seed.
 #[derive(Debug)]
 struct Random(u64);
 
@@ -70,13 +71,12 @@ impl Random {
     }
 }
 
-/// The part of the volume that is used much: extents in random places, some of them much more used
-/// than others.
+/// The hot part of the volume: extents in random places, some of them much hotter than others.
 #[derive(Debug)]
 pub(super) struct HotSet {
-    /// First block of each extent, the most used first.
+    /// First block of each extent, the hottest first.
     extents: Vec<u64>,
-    /// Sums of the extents' weights.
+    /// Cumulative weights of the extents.
     sums: Vec<u64>,
     extent_blocks: u64,
 }
@@ -101,7 +101,7 @@ impl HotSet {
         Self { sums: sums.collect(), extents: places, extent_blocks }
     }
 
-    /// Size.
+    /// Returns its size.
     pub(super) fn bytes(&self) -> u64 {
         self.extents.len() as u64 * self.extent_blocks * BLOCK_BYTES as u64
     }
@@ -117,7 +117,7 @@ impl HotSet {
 #[derive(Clone, Copy, Debug)]
 struct Flying {
     block: u64,
-    /// Version that is written; `None` for a read.
+    /// Version written; `None` for a read.
     version: Option<u32>,
     since: Instant,
 }
@@ -135,7 +135,7 @@ pub(super) struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// A workload; the same seed gives the same requests.
+    /// Returns a workload; the same seed gives the same requests.
     pub(super) fn new(
         client: &'a mut NbdClient<Transport>,
         ledger: &'a mut Ledger,
@@ -156,7 +156,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Runs for a while; every request that was begun is finished.
+    /// Runs for a while; completes every request that was begun.
     pub(super) fn run_for(&mut self, duration: Duration, stage: &Stage) -> Result<Measured, Failure> {
         let mut measured = Measured::new();
         let started = Instant::now();
@@ -175,8 +175,8 @@ impl<'a> Load<'a> {
         Ok(measured)
     }
 
-    /// Writes for a while, then calls `kill` with requests in flight, and collects the answers that
-    /// still come. Returns the writes that were not answered and the number of those that were.
+    /// Writes for a while, then calls `kill` with requests in flight, and collects the replies that
+    /// still arrive. Returns the unanswered writes and the number of answered ones.
     pub(super) fn run_into(
         &mut self,
         kill: impl FnOnce() -> Result<(), Failure>,
@@ -244,7 +244,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Starts a request in a slot that is free.
+    /// Sends a request in a free slot.
     fn send(&mut self, slot: usize, read_pct: u64) -> Result<(), Failure> {
         let block = loop {
             let block = self.hot.block(&mut self.random);
@@ -267,7 +267,7 @@ impl<'a> Load<'a> {
         sent.map_err(nbd)
     }
 
-    /// Waits for an answer and checks it; returns the slot that is free now.
+    /// Waits for a reply and checks it; returns its slot, which is free then.
     fn receive(&mut self, measured: &mut Measured) -> Result<usize, Trouble> {
         let reply =
             self.client.recv_reply(&mut self.data).map_err(|error| Trouble::Connection(nbd(error)))?;
@@ -305,11 +305,11 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Why an answer is no good.
+/// Reason why a reply is missing or wrong.
 enum Trouble {
-    /// There is none any more.
+    /// The connection failed.
     Connection(Failure),
-    /// It is an error, or wrong bytes.
+    /// The reply is an error, or has wrong bytes.
     Wrong(String),
 }
 

@@ -1,18 +1,17 @@
-//! `forebay demo`: the same workload on a slow disk without and with a cache in front of it, on any
-//! machine.
+//! `forebay demo`: runs the same workload on a slow disk without and with a cache in front of it,
+//! on any machine.
 //!
-//! The story, all of it in a temporary folder and over NBD on a unix socket:
-//! 1. make a disk full of known bytes;
+//! The steps, all of them in a temporary directory and over NBD on a Unix socket:
+//! 1. create a disk full of known bytes;
 //! 2. serve it without a cache (pass-through, emulated 7200 rpm disk), run the workload, read
 //!    everything back;
 //! 3. serve it with a cache (write-back), fill the cache, run the same workload;
-//! 4. kill the daemon in the middle of writing, start it again on the same cache, and read
-//!    everything back.
+//! 4. kill the daemon during writes, start it again on the same cache, and read everything back.
 //!
 //! Invariants
-//! - Every write is remembered ([`content::Ledger`]), every read is compared, and the command
+//! - Every write is recorded ([`content::Ledger`]), every read is compared, and the command
 //!   succeeds only if every byte of the volume was right both times.
-//! - However it ends, Ctrl-C included, the daemon is stopped and the folder removed (unless
+//! - However it ends, including by Ctrl-C, the daemon is stopped and the directory removed (unless
 //!   `--keep`).
 
 mod content;
@@ -44,7 +43,7 @@ use stage::Stages;
 Needs no root, no network and no configuration; about a minute, and disk space for the disk and two caches in $TMPDIR.
 Exit codes: 0 every byte was right, 1 something was not, or could not be done.")]
 pub(crate) struct Options {
-    /// Seconds that each of the two measurements lasts
+    /// Duration of each of the two measurements, in seconds
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
     /// Size of the cache
@@ -53,13 +52,13 @@ pub(crate) struct Options {
     /// Size of the disk
     #[arg(long, value_name = "SIZE", default_value = "512MiB")]
     disk_size: ByteSize,
-    /// Measure longer, on a larger disk and cache: for figures rather than for a look
+    /// Measure longer, on a larger disk and cache: for meaningful numbers
     #[arg(long)]
     long: bool,
     /// Seed of the workload
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Keep the folder with disk, cache and messages of the daemon
+    /// Keep the directory with disk, cache and messages of the daemon
     #[arg(long)]
     keep: bool,
     /// Print the result as JSON
@@ -67,7 +66,7 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// The numbers of a demo.
+/// Parameters of a demo.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     seed: u64,
@@ -77,12 +76,11 @@ struct Plan {
     hot_bytes: u64,
 }
 
-/// The workload is spread over pieces of this size: what is used much lies in places, as it does in
-/// a database.
+/// The workload is spread over pieces of this size: hot blocks are clustered, as in a database.
 const EXTENT_BYTES: u64 = 1 << 20;
 /// Longest warm-up after the hot set was read once.
 const WARM_UP_MAX: Duration = Duration::from_secs(15);
-/// The cache is warm when so many of the reads hit.
+/// Hit ratio of reads at which the cache is warm.
 const WARM_HIT_RATIO: f64 = 0.999;
 
 impl Plan {
@@ -115,7 +113,7 @@ impl Plan {
     }
 }
 
-/// What came out.
+/// The results.
 #[derive(Debug)]
 struct Outcome {
     plan: Plan,
@@ -176,7 +174,7 @@ fn introduction(plan: &Plan, folder: &Path) -> String {
     )
 }
 
-/// The folder of the demo; goes away when dropped.
+/// The directory of the demo; removed on drop.
 struct Folder {
     temporary: Option<tempfile::TempDir>,
     path: PathBuf,
@@ -220,7 +218,7 @@ impl Drop for Folder {
     }
 }
 
-/// The demo under way.
+/// The demo in progress.
 struct Story<'a> {
     plan: Plan,
     folder: &'a Path,
@@ -332,7 +330,7 @@ impl Story<'_> {
         Ok(())
     }
 
-    /// Reads the whole volume and compares every byte; returns how many there were.
+    /// Reads the whole volume and compares every byte; returns their number.
     fn verify(
         &self,
         client: &mut NbdClient<Transport>,

@@ -7,7 +7,7 @@ use super::Outcome;
 use super::load::{DEPTH, Measured, READ_PCT};
 use crate::screen::{self, Paint, bytes, count, nanos};
 
-/// The table and what was proved.
+/// Returns the table and the verified facts.
 pub(super) fn as_text(outcome: &Outcome) -> String {
     let paint = Paint::for_stdout();
     let Outcome { without, with, .. } = outcome;
@@ -44,7 +44,7 @@ fn times(factor: f64) -> String {
     if factor < 9.95 { format!("{factor:.1}x") } else { format!("{}x", count(factor.round() as u64)) }
 }
 
-/// Everything as JSON.
+/// Returns everything as JSON.
 pub(super) fn as_json(outcome: &Outcome) -> Value {
     let plan = &outcome.plan;
     json!({

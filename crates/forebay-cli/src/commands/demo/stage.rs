@@ -15,27 +15,27 @@ use crate::screen::Paint;
 
 /// Width of the titles.
 const TITLE_CHARS: usize = 24;
-/// Without a terminal, a line so often.
+/// Interval of progress lines without a terminal.
 const PLAIN_EVERY: Duration = Duration::from_secs(5);
 
-/// Makes stages.
+/// Creates stages.
 pub(super) struct Stages {
     terminal: bool,
     interrupted: Arc<AtomicBool>,
 }
 
 impl Stages {
-    /// `interrupted` becomes true when somebody presses Ctrl-C.
+    /// `interrupted` becomes true on Ctrl-C.
     pub(super) fn new(interrupted: Arc<AtomicBool>) -> Self {
         Self { terminal: stderr().is_terminal(), interrupted }
     }
 
-    /// Whether somebody pressed Ctrl-C.
+    /// Returns true if Ctrl-C was pressed.
     pub(super) fn interrupted(&self) -> bool {
         self.interrupted.load(Ordering::Relaxed)
     }
 
-    /// Begins a stage of `total` steps; 0 if nobody knows.
+    /// Begins a stage of `total` steps; 0 if unknown.
     pub(super) fn begin(&self, title: &str, total: u64) -> Stage {
         let bar = if self.terminal {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
@@ -71,7 +71,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// It has come to step `done`.
+    /// Reports step `done`.
     pub(super) fn at(&self, done: u64, message: String) {
         if let Some(bar) = &self.bar {
             bar.set_position(done);
@@ -85,7 +85,7 @@ impl Stage {
         }
     }
 
-    /// It is done.
+    /// Reports the end of the stage.
     pub(super) fn done(self, message: String) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -96,7 +96,7 @@ impl Stage {
         message::say(MessageId::CliProgress, &what, || format!("{} {what}\n", paint.green("✓")));
     }
 
-    /// A stage inside this one that says nothing but can be interrupted.
+    /// Returns a nested stage that prints nothing but can be interrupted.
     pub(super) fn silent(&self) -> Self {
         Self {
             title: String::new(),
@@ -107,7 +107,7 @@ impl Stage {
         }
     }
 
-    /// A failure if Ctrl-C was pressed.
+    /// Fails if Ctrl-C was pressed.
     pub(super) fn go_on(&self) -> Result<(), Failure> {
         if self.interrupted.load(Ordering::Relaxed) {
             Err(Failure::new(MessageId::CliInterrupted, "interrupted"))

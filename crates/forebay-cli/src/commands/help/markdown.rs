@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// A piece of a page. Texts are single lines without links and emphasis.
+/// A block of a page. Texts are single lines without links and emphasis.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Block {
     /// Level 1 is the title of the page.
@@ -10,13 +10,13 @@ pub(super) enum Block {
     Paragraph(String),
     /// An item of a list, with its mark (`-`, `2.`).
     Item(String, String),
-    /// Lines that keep their form.
+    /// Preformatted lines.
     Code(Vec<String>),
     /// The header of a table, and its rows.
     Table(Vec<String>, Vec<Vec<String>>),
 }
 
-/// The blocks of a page, in order. Comments and images are left out.
+/// Parses a page into its blocks, in order. Comments and images are left out.
 pub(super) fn parse(page: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut lines = page.lines().peekable();
@@ -71,14 +71,14 @@ fn item(line: &str) -> Option<(&str, &str)> {
     (mark == "-" || mark == "*" || numbered).then_some((mark, text))
 }
 
-/// Whether a line goes on with the paragraph or item before it.
+/// Returns true if a line continues the paragraph or item before it.
 fn continues(line: &str) -> bool {
     let bare = line.trim();
     let begins = ["|", "```", "<!--", "!["].iter().any(|start| bare.starts_with(start));
     !bare.is_empty() && !begins && heading(bare).is_none() && item(bare).is_none()
 }
 
-/// The cells of a line of a table. A bar in code or after a backslash is part of its cell.
+/// Returns the cells of a table line. A bar in code or after a backslash is part of its cell.
 fn cells(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let (mut in_code, mut escaped) = (false, false);
@@ -99,7 +99,7 @@ fn cells(line: &str) -> Vec<String> {
     cells.iter().map(|cell| inline(cell.trim())).collect()
 }
 
-/// Text without the marks of emphasis; a link to another page names its topic.
+/// Returns text without emphasis marks; a link to another page becomes the name of its topic.
 fn inline(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text;

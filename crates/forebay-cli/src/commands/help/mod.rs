@@ -1,7 +1,7 @@
-//! `forebay help`: what a command does, a page of the documentation, or what a message means.
+//! `forebay help`: describes a command, a message, or shows a page of the documentation.
 //!
-//! The pages are part of the program (`pages`). `markdown` takes them apart; `text` makes a screen
-//! of one and `roff` a manual page.
+//! The pages are part of the program (`pages`). `markdown` parses them; `text` formats a page for
+//! the terminal and `roff` as a manual page.
 
 mod markdown;
 mod pages;
@@ -28,7 +28,7 @@ Examples:
   forebay help disk-died
   forebay help backing.changed")]
 pub(crate) struct Options {
-    /// A command, a topic (`forebay help topics` lists them), or the id of a message
+    /// A command, a topic (`forebay help topics` lists them), or the ID of a message
     #[arg(value_name = "COMMAND or TOPIC or ID", add = ArgValueCompleter::new(candidates))]
     words: Vec<String>,
 }
@@ -39,7 +39,7 @@ fn candidates(start: &std::ffi::OsStr) -> Vec<CompletionCandidate> {
     names.filter(|name| name.starts_with(&start)).map(CompletionCandidate::new).collect()
 }
 
-/// Shows it. `whole` is the definition of the command line.
+/// Shows the help. `whole` is the definition of the command line.
 pub(crate) fn execute(options: &Options, whole: &mut clap::Command) -> Result<(), Failure> {
     whole.build();
     let name = options.words.join("-");
@@ -65,12 +65,12 @@ pub(crate) fn execute(options: &Options, whole: &mut clap::Command) -> Result<()
     }
 }
 
-/// The command that the words name; itself without words.
+/// Returns the command that the words name; `whole` without words.
 fn command<'a>(whole: &'a mut clap::Command, words: &[String]) -> Option<&'a mut clap::Command> {
     words.iter().try_fold(whole, |command, word| command.find_subcommand_mut(word))
 }
 
-/// The topics by task.
+/// Returns the topics by task.
 fn topics(width: Width) -> String {
     let blocks = markdown::parse(pages::INDEX);
     let mut text = "Show one with: forebay help TOPIC\n".to_owned();
@@ -109,7 +109,7 @@ fn unknown(words: &str) -> Failure {
         .hint("`forebay help` lists the commands, `forebay help topics` the pages")
 }
 
-/// Through a pager if a person reads it.
+/// Prints a text, through a pager on a terminal.
 fn show(text: &str) -> Result<(), Failure> {
     if !std::io::stdout().is_terminal() {
         return screen::print(text);
@@ -120,7 +120,7 @@ fn show(text: &str) -> Result<(), Failure> {
     let program = words.next().unwrap_or("less");
     match Process::new(program).args(words).stdin(Stdio::piped()).spawn() {
         Ok(mut pager) => {
-            // A reader who has seen enough closes the pipe.
+            // The reader may quit the pager early, which closes the pipe.
             let _ = pager.stdin.take().map(|mut stdin| stdin.write_all(text.as_bytes()));
             pager.wait().map(drop).map_err(system(program.to_owned()))
         }
@@ -142,7 +142,7 @@ pub(super) fn write_manuals(folder: &Path) -> Result<usize, Failure> {
     Ok(pages::ALL.len() + 1)
 }
 
-/// What a manual page of a system has behind its description.
+/// Returns the sections after the description, as in a system's manual pages.
 fn overview() -> String {
     let files = [
         ("/etc/forebay/forebay.toml", "Configuration, see forebay.toml(5)."),
@@ -175,11 +175,10 @@ fn overview() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn commands_are_found_by_their_words() {
-        let mut whole = crate::Arguments::command();
+        let mut whole = crate::command_line::definition();
         whole.build();
         let mut found = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();

@@ -1,14 +1,14 @@
-//! The pages of the documentation that operators use: part of the program, so that they are where the
-//! daemon is, and of its version.
+//! The pages of the documentation for operators: part of the program, so that they are available
+//! with the daemon, in its version.
 
-/// The page of a file: its name and its text.
+/// Name and text of the page in a file.
 macro_rules! page {
     ($folder:literal, $name:literal) => {
         ($name, include_str!(concat!("../../../../../docs/", $folder, "/", $name, ".md")))
     };
 }
 
-/// All of them, by name: those of tasks and failures, then those to look things up.
+/// All pages, by name: those of tasks and failures, then reference pages.
 pub(super) const ALL: &[(&str, &str)] = &[
     page!("operate", "advise"),
     page!("operate", "api"),
@@ -60,7 +60,7 @@ pub(super) const ALL: &[(&str, &str)] = &[
 /// The index by task.
 pub(super) const INDEX: &str = include_str!("../../../../../docs/README.md");
 
-/// The text of a page.
+/// Returns the text of a page.
 pub(super) fn find(name: &str) -> Option<&'static str> {
     ALL.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
@@ -82,7 +82,7 @@ mod tests {
                 }
             }
         }
-        // Both are made of the program itself.
+        // Both are generated from the program itself.
         let made = ["commands", "screens"].map(str::to_owned);
         let topics: BTreeSet<String> = ALL.iter().map(|(name, _)| (*name).to_owned()).chain(made).collect();
         assert_eq!(topics, written);

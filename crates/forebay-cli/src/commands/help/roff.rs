@@ -2,7 +2,7 @@
 
 use super::markdown::Block;
 
-/// The manual page.
+/// Returns the manual page.
 pub(super) fn page(name: &str, blocks: &[Block]) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let title = blocks.iter().find_map(|block| match block {
@@ -42,12 +42,12 @@ pub(super) fn page(name: &str, blocks: &[Block]) -> String {
     page
 }
 
-/// Words without the marks of code.
+/// Escapes text and removes the marks of code.
 fn escaped(text: &str) -> String {
     literal(&text.replace('`', ""))
 }
 
-/// Text that roff takes as it is.
+/// Escapes text for roff.
 fn literal(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     match text.starts_with(['.', '\'']) {

@@ -4,12 +4,12 @@
 use super::markdown::Block;
 use crate::screen::{Paint, Width, wrapped};
 
-/// Widest lines, however wide the terminal is: longer ones are hard to read.
+/// Maximum line width, even on a wider terminal: longer lines are hard to read.
 const READABLE: u16 = 100;
 /// Columns by which code and cells are indented.
 const INDENT: u16 = 4;
 
-/// The page.
+/// Returns the page.
 pub(super) fn text(blocks: &[Block], paint: Paint, width: Width) -> String {
     let columns = width.columns().map_or(READABLE, |columns| columns.min(READABLE));
     let mut text = String::new();
@@ -38,7 +38,7 @@ pub(super) fn text(blocks: &[Block], paint: Paint, width: Width) -> String {
     text
 }
 
-/// Wrapped text behind a mark, the lines after the first below the text.
+/// Returns wrapped text after a mark, with the following lines aligned to the text.
 fn indented(words: &str, mark: &str, columns: u16) -> String {
     let space = mark.chars().count() as u16;
     let lines = wrapped(words, Width::exactly(columns.saturating_sub(space)));
@@ -56,7 +56,7 @@ fn entries(header: &[String], rows: &[Vec<String>], paint: Paint, columns: u16) 
     let mut text = String::new();
     for row in rows {
         let first = row.first().map_or("", String::as_str);
-        // A row without more is a heading within the table.
+        // A row without further cells is a heading within the table.
         let rest: Vec<(usize, &String)> =
             row.iter().enumerate().skip(1).filter(|(_, cell)| !cell.is_empty()).collect();
         for line in wrapped(first, Width::exactly(columns)).lines().filter(|_| !first.is_empty()) {

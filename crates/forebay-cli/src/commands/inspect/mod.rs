@@ -1,5 +1,4 @@
-//! `forebay inspect CACHE`: the structures of a cache device as they lie there, for people who look
-//! for something.
+//! `forebay inspect CACHE`: prints the structures of a cache device as stored, for diagnosis.
 
 mod show;
 mod udev;
@@ -36,13 +35,13 @@ pub(crate) struct Options {
     /// A line for every segment in use
     #[arg(long)]
     segments: bool,
-    /// Everything about one segment
+    /// All details of one segment
     #[arg(long, value_name = "N")]
     segment: Option<u32>,
-    /// Every batch with its entries, of the segment asked for or of all in use
+    /// Every batch with its entries, of the requested segment or of all in use
     #[arg(long)]
     batches: bool,
-    /// Only say whether a device belongs to a cache, in the words of udev; a daemon may have it
+    /// Only report whether a device belongs to a cache, as udev properties; a daemon may have it
     /// open
     #[arg(long, conflicts_with_all = ["segments", "segment", "batches", "key_file", "json"])]
     udev: bool,
@@ -89,7 +88,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Segments whose batches are wanted.
+/// Returns the segments whose batches are requested.
 fn chosen(options: &Options, checkpoint: &Checkpoint) -> Vec<u32> {
     match options.segment {
         Some(number) => vec![number],
@@ -101,8 +100,8 @@ fn chosen(options: &Options, checkpoint: &Checkpoint) -> Vec<u32> {
     }
 }
 
-/// Every batch of a segment whose header is intact and in its place, leftovers of earlier uses
-/// included.
+/// Returns every batch of a segment whose header is intact and in its place, including leftovers of
+/// earlier uses.
 fn batches_of(image: &Image, number: u32) -> Vec<(Batch, bool)> {
     let bytes = image.segment(number);
     let mut batches = Vec::new();
@@ -120,7 +119,7 @@ fn batches_of(image: &Image, number: u32) -> Vec<(Batch, bool)> {
     batches
 }
 
-/// Slots of an entry by state: dirty, clean.
+/// Returns the slots of an entry by state: dirty, clean.
 fn slots(entry: &SegmentEntry) -> (usize, usize) {
     let of = |state| entry.slots.iter().filter(|slot| *slot == state).count();
     (of(SlotState::Dirty), of(SlotState::Clean))

@@ -1,4 +1,4 @@
-//! The structures of a cache for people, and the small pieces of its JSON.
+//! The structures of a cache for display, and parts of its JSON.
 
 use forebay_format::batch::{BatchKind, Entry};
 use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState, VolumeEntry};
@@ -12,7 +12,7 @@ use crate::screen::{self, Paint, bytes, count};
 use forebay_offline::image::Image;
 use forebay_offline::log::{self, Batch};
 
-/// Superblocks, checkpoint, volumes and a summary of the segments.
+/// Returns superblocks, checkpoint, volumes and a summary of the segments.
 pub(super) fn overview(image: &Image) -> String {
     let paint = Paint::for_stdout();
     let mut text =
@@ -62,7 +62,7 @@ fn superblocks(copies: &[Result<Superblock, FormatError>; 2]) -> String {
     text
 }
 
-/// Whether the cache is exported, and by whom.
+/// Returns whether the cache is exported, and by which host.
 fn exported(image: &Image) -> String {
     let copy = match image.settings_copy() {
         Ok(None) => return String::new(),
@@ -79,7 +79,7 @@ fn exported(image: &Image) -> String {
     }
 }
 
-/// The same as JSON, with the settings.
+/// As [`exported`] in JSON, with the settings.
 pub(super) fn exported_json(image: &Image) -> Value {
     match image.settings_copy() {
         Ok(None) => Value::Null,
@@ -159,7 +159,7 @@ fn kind_name(kind: u32) -> &'static str {
     }
 }
 
-/// Segments by state and stream.
+/// Returns the segments by state and stream.
 fn summary(checkpoint: &Checkpoint) -> String {
     let mut table =
         screen::table(&["state", "stream", "segments", "used blocks", "dirty", "clean"], &[2, 3, 4, 5]);
@@ -181,7 +181,7 @@ fn summary(checkpoint: &Checkpoint) -> String {
     format!("{table}\n")
 }
 
-/// A line for every segment in use.
+/// Returns a line for every segment in use.
 pub(super) fn segments(checkpoint: &Checkpoint) -> String {
     let header =
         ["segment", "state", "stream", "first sequence", "in stream", "used", "summary at", "dirty", "clean"];
@@ -206,7 +206,7 @@ pub(super) fn segments(checkpoint: &Checkpoint) -> String {
     format!("\n{table}\n")
 }
 
-/// What the checkpoint says of one segment.
+/// Returns the checkpoint's entry of one segment.
 pub(super) fn segment(number: u32, entry: &SegmentEntry) -> String {
     let paint = Paint::for_stdout();
     let (dirty, clean) = slots(entry);
@@ -228,7 +228,7 @@ pub(super) fn segment(number: u32, entry: &SegmentEntry) -> String {
     )
 }
 
-/// Batches, and their entries if wanted.
+/// Returns batches, with their entries if `entries`.
 pub(super) fn batches(batches: &[(Batch, bool)], entries: bool) -> String {
     if batches.is_empty() {
         return "no batch with an intact header\n".into();
@@ -295,7 +295,7 @@ fn entry_line(entry: &Entry) -> String {
     }
 }
 
-/// One entry as JSON.
+/// Returns one entry as JSON.
 pub(super) fn entry_json(entry: &Entry) -> Value {
     match *entry {
         Entry::Data { volume, block, crc32c, sector_mask, dirty, flush_epoch } => json!({
@@ -311,7 +311,7 @@ pub(super) fn entry_json(entry: &Entry) -> Value {
     }
 }
 
-/// One volume as JSON.
+/// Returns one volume as JSON.
 pub(super) fn volume_json(entry: &VolumeEntry) -> Value {
     json!({
         "id": entry.id.0,
@@ -328,7 +328,7 @@ pub(super) fn volume_json(entry: &VolumeEntry) -> Value {
     })
 }
 
-/// Name of a state of the whole cache.
+/// Returns the name of a state of the whole cache.
 pub(super) fn cache_state(state: CacheState) -> &'static str {
     match state {
         CacheState::Clean => "clean",
@@ -337,7 +337,7 @@ pub(super) fn cache_state(state: CacheState) -> &'static str {
     }
 }
 
-/// Name of a kind of batch.
+/// Returns the name of a kind of batch.
 pub(super) fn batch_kind(kind: BatchKind) -> &'static str {
     match kind {
         BatchKind::Records => "records",

@@ -1,12 +1,12 @@
-//! `forebay inspect --udev DEVICE`: whether a device belongs to a cache, as `IMPORT{program}` of a
-//! rule of udev reads it (packaging/61-forebay.rules).
+//! `forebay inspect --udev DEVICE`: reports whether a device belongs to a cache, as
+//! `IMPORT{program}` of a udev rule reads it (packaging/61-forebay.rules).
 //!
-//! udev runs it for block devices of all kinds, empty drives and devices that are in use included.
-//! So it opens for reading only, without waiting for a medium, locks nothing, and has nothing to
-//! say of what is no cache.
+//! udev runs it for block devices of all kinds, including empty drives and devices in use. So it
+//! opens read-only, without waiting for a medium, locks nothing, and prints nothing for devices
+//! without a cache.
 //!
-//! The names are those that udev's own prober gives (systemd, `src/udev/udev-builtin-blkid.c`),
-//! because `lsblk` and others read them.
+//! The names are those of udev's own prober (systemd, `src/udev/udev-builtin-blkid.c`), because
+//! `lsblk` and others read them.
 
 use forebay_admin::MessageId;
 use std::fs::File;
@@ -43,14 +43,14 @@ fn look(path: &Path) -> IoResult<Option<Signature>> {
     signature::find(|offset, bytes| read(&file, offset, bytes))
 }
 
-/// Pipes, terminals and folders are no caches.
+/// Returns false for pipes, terminals and directories, which are no caches.
 fn is_readable_by_place(file: &File) -> IoResult<bool> {
     use std::os::unix::fs::FileTypeExt;
     let kind = file.metadata()?.file_type();
     Ok(kind.is_file() || kind.is_block_device())
 }
 
-/// Fills the bytes as far as the device goes.
+/// Reads up to the end of the device.
 fn read(file: &File, offset: u64, bytes: &mut [u8]) -> IoResult<usize> {
     let mut there = 0;
     while there < bytes.len() {
@@ -64,8 +64,8 @@ fn read(file: &File, offset: u64, bytes: &mut [u8]) -> IoResult<usize> {
     Ok(there)
 }
 
-/// All devices of a cache have its identity. So this is a member of something, as of a RAID:
-/// nothing finds a device by it (`/dev/disk/by-uuid`).
+/// All devices of a cache have its identity. So the properties describe a member, as of a RAID: no
+/// device is found by it (`/dev/disk/by-uuid`).
 fn properties(found: &Signature) -> String {
     let mut text = "ID_FS_TYPE=forebay_cache\nID_FS_USAGE=raid\n".to_owned();
     if let Some(uuid) = found.uuid {

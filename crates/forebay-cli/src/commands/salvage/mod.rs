@@ -1,9 +1,9 @@
-//! `forebay salvage CACHE... --to FOLDER`: the dirty data of a cache, without a daemon.
+//! `forebay salvage CACHE... --to FOLDER`: extracts the dirty data of a cache, without a daemon.
 //!
-//! [`forebay_offline::salvage`] says which data is dirty and how sure that is. [`output`] writes
-//! it. Nothing is written to the cache. Three kinds of sectors are kept apart. *Dirty* ones are
-//! current, and only the cache has them. Of *uncertain* ones something newer may exist. The bytes
-//! of *lost* ones are wrong, and never written anywhere.
+//! [`forebay_offline::salvage`] determines the dirty data and its certainty. [`output`] writes it.
+//! Nothing is written to the cache. There are three kinds of sectors. *Dirty* ones are current, and
+//! only in the cache. For *uncertain* ones newer data may exist. The bytes of *lost* ones are
+//! wrong, and never written anywhere.
 
 mod output;
 mod ranges;
@@ -44,11 +44,11 @@ Examples:
   forebay salvage flash.img --volume db --onto copy-of-disk.img   # bring a copy of the backing store up to date")]
 #[command(group = clap::ArgGroup::new("where").required(true).args(["to", "onto"]))]
 pub(crate) struct Options {
-    /// Files or block devices of the cache: all of its pool that there are, in any order; no daemon
+    /// Files or block devices of the cache: all available ones of its pool, in any order; no daemon
     /// may have it open
     #[arg(required = true)]
     cache: Vec<PathBuf>,
-    /// Folder for the dirty data of every volume; made if it does not exist
+    /// Directory for the dirty data of every volume; created if it does not exist
     #[arg(long, value_name = "FOLDER")]
     to: Option<PathBuf>,
     /// File or block device to write the dirty data of one volume onto: a copy of its backing store
@@ -60,11 +60,11 @@ pub(crate) struct Options {
     /// Treat uncertain sectors like dirty ones
     #[arg(long)]
     include_uncertain: bool,
-    /// Replace files that an earlier salvage left in the folder
+    /// Replace files of an earlier salvage in the directory
     #[arg(long)]
     overwrite: bool,
-    /// Configuration of the daemon that had the cache: names its state directory, where it notes
-    /// that it gave up a cache
+    /// Configuration of the daemon that had the cache: names its state directory, which records
+    /// whether the cache was given up
     #[arg(long, value_name = "FILE", conflicts_with = "state_dir")]
     config: Option<PathBuf>,
     /// That state directory itself [default: those of `forebay run` and of
@@ -73,8 +73,8 @@ pub(crate) struct Options {
     state_dir: Option<PathBuf>,
     #[command(flatten)]
     key: KeyOption,
-    /// Identity of the cache (`forebay check` shows it), if it is encrypted and nothing is left of
-    /// its superblocks
+    /// Identity of the cache (`forebay check` shows it), if it is encrypted and all its superblocks
+    /// are destroyed
     #[arg(long, value_name = "UUID", requires = "key_file", value_parser = identity)]
     uuid: Option<CacheUuid>,
     /// Print the result as JSON
@@ -85,7 +85,7 @@ pub(crate) struct Options {
 /// Findings shown; `--json` has more.
 const SHOWN_MAX: usize = 20;
 
-/// Extracts what is dirty.
+/// Extracts the dirty data.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let sought = Sought::new(options)?;
     if options.onto.is_some() {
@@ -140,7 +140,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     report.verdict()
 }
 
-/// Reads the identity of a cache as it is printed.
+/// Parses the identity of a cache.
 fn identity(text: &str) -> Result<CacheUuid, String> {
     let digits: Vec<u8> =
         text.chars().filter(|c| *c != '-').map_while(|c| c.to_digit(16)).map(|digit| digit as u8).collect();
@@ -155,15 +155,15 @@ fn volumes(salvage: &Salvage) -> Vec<Volume> {
     known.map(|entry| Volume::new(entry.id.0, &entry.name, Some(entry.size_bytes))).collect()
 }
 
-/// What there is to say at the end.
+/// Content of the final report.
 struct Report<'a> {
     salvage: &'a Salvage,
     done: &'a [Volume],
     findings: &'a Findings,
     verdict: &'a Verdict,
-    /// That the cache was given up.
+    /// A note that the cache was given up.
     record: Option<String>,
-    /// What is recorded of the cache, and where.
+    /// The record of the cache, and its path.
     known: Option<&'a (PathBuf, CacheRecord)>,
     sought: &'a Sought,
 }
@@ -227,7 +227,7 @@ impl Report<'_> {
         })
     }
 
-    /// Whether everything dirty was extracted.
+    /// Fails unless all dirty data was extracted.
     fn verdict(&self) -> Result<(), Failure> {
         let (lost, uncertain, unknown) =
             (self.sum(Worth::Lost), self.sum(Worth::Uncertain), self.verdict.unknown_dirty);

@@ -1,9 +1,9 @@
-//! The output of a salvage: files in a folder, or a copy of the backing store.
+//! The output of a salvage: files in a directory, or a copy of the backing store.
 //!
 //! Invariants
-//! - A file that was there is neither replaced nor written to, unless that was asked for.
-//! - Only bytes that match their checksums get here, and lost sectors stay as the copy of the
-//!   backing store has them.
+//! - An existing file is neither replaced nor written to, except on request.
+//! - Only bytes that match their checksums are written, and lost sectors keep the content of the
+//!   backing store's copy.
 //! - Everything is durable before success is reported.
 
 use forebay_admin::MessageId;
@@ -23,38 +23,38 @@ use crate::failure::{Failure, system};
 use crate::screen;
 use forebay_offline::salvage::{Piece, Worth};
 
-/// A volume and what was found of it.
+/// A volume and its salvaged data.
 #[derive(Debug)]
 pub(super) struct Volume {
     number: u16,
-    /// Name, or one made of its number.
+    /// Name, or one derived from its number.
     pub(super) name: String,
-    /// Size, if it is known.
+    /// Size in bytes, if known.
     pub(super) size_bytes: Option<u64>,
-    /// What was found.
+    /// Salvaged ranges.
     pub(super) ranges: Ranges,
-    /// Files that were written.
+    /// Written files.
     pub(super) written: Vec<PathBuf>,
     dirty: Option<File>,
     uncertain: Option<File>,
 }
 
 impl Volume {
-    /// Nothing found yet.
+    /// Returns a volume without ranges.
     pub(super) fn new(number: u16, name: &str, size_bytes: Option<u64>) -> Self {
         let name = if name.is_empty() { format!("volume-{number}") } else { name.to_owned() };
         let ranges = Ranges::default();
         Self { number, name, size_bytes, ranges, written: Vec::new(), dirty: None, uncertain: None }
     }
 
-    /// The name as that of a file: names come from the device, and may be anything.
+    /// Returns the name as a file name: names come from the device, and may contain any character.
     fn file_name(&self) -> String {
         let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ' ');
         let sound = self.name.chars().all(plain) && !self.name.starts_with('.');
         if sound { self.name.clone() } else { format!("volume-{}", self.number) }
     }
 
-    /// For scripts.
+    /// Returns the JSON form.
     pub(super) fn json(&self) -> Value {
         let ranges: Vec<Value> = self
             .ranges
@@ -72,14 +72,14 @@ impl Volume {
     }
 }
 
-/// Where pieces go.
+/// Destination of pieces.
 #[derive(Debug)]
 enum Target {
     Folder(PathBuf),
     Copy(Device),
 }
 
-/// All volumes and the place for their data.
+/// All volumes and the destination of their data.
 #[derive(Debug)]
 pub(super) struct Outputs {
     target: Target,
@@ -91,7 +91,7 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
-    /// Checks that the place can take what will come, and makes the folder.
+    /// Checks that the destination is usable, and creates the directory.
     pub(super) fn new(options: &Options, volumes: Vec<Volume>) -> Result<Self, Failure> {
         let wanted = |volume: &Volume| options.volume.as_ref().is_none_or(|name| volume.name == *name);
         let volumes: BTreeMap<u16, Volume> =
@@ -118,7 +118,7 @@ impl Outputs {
         Ok(outputs)
     }
 
-    /// Makes sure that a volume's files do not exist, or not any more.
+    /// Checks that a volume's files do not exist, or removes them.
     fn check_unused(&self, folder: &Path, volume: &Volume) -> Result<(), Failure> {
         for suffix in ["dirty", "uncertain", "ranges"] {
             let path = folder.join(format!("{}.{suffix}", volume.file_name()));
@@ -137,7 +137,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Takes some sectors. The first failure is kept, and nothing is written after it.
+    /// Writes some sectors. Keeps the first error, and writes nothing after it.
     pub(super) fn take(&mut self, piece: Piece<'_>) {
         if self.failed.is_some() {
             return;
@@ -214,13 +214,14 @@ impl Outputs {
     }
 }
 
-/// A new file, for this user alone: it has what the volume had, also if the cache was encrypted.
+/// Creates a file that only this user can access: it has the volume's data in the clear, even if
+/// the cache was encrypted.
 fn create(path: &Path) -> Result<File, Failure> {
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     made.map_err(system(format!("cannot make {}", path.display())))
 }
 
-/// Opens a copy of the backing store for writing, and checks that it can be one.
+/// Opens a copy of the backing store for writing, and checks that it is plausible.
 fn open_copy(uri: &BackingUri, volumes: &BTreeMap<u16, Volume>) -> Result<Device, Failure> {
     let options = DeviceOptions { direct: false, ..DeviceOptions::default() };
     let device = Device::open_backing(uri.path(), options).map_err(|error| {

@@ -1,15 +1,15 @@
-//! Ranges of a volume and what they are worth, in order and joined where they touch.
+//! Ranges of a volume with their worth, in order and merged if adjacent.
 
 use forebay_offline::salvage::Worth;
 
-/// Sorted when [`Ranges::settle`] was called last.
+/// Sorted after [`Ranges::settle`].
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
     all: Vec<(u64, u64, Worth)>,
 }
 
 impl Ranges {
-    /// Adds one; no byte may come twice.
+    /// Adds a range; ranges must not overlap.
     pub(super) fn add(&mut self, offset: u64, len: u64, worth: Worth) {
         if let Some((first, bytes, last)) = self.all.last_mut()
             && *first + *bytes == offset
@@ -21,7 +21,7 @@ impl Ranges {
         self.all.push((offset, len, worth));
     }
 
-    /// Sorts and joins them.
+    /// Sorts and merges the ranges.
     pub(super) fn settle(&mut self) {
         let mut all = std::mem::take(&mut self.all);
         all.sort_unstable();
@@ -30,22 +30,22 @@ impl Ranges {
         }
     }
 
-    /// Offset, length, and what it is worth.
+    /// Returns offset, length, and worth of each range.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64, Worth)> + '_ {
         self.all.iter().copied()
     }
 
-    /// Bytes of one worth.
+    /// Returns the bytes of one worth.
     pub(super) fn bytes(&self, worth: Worth) -> u64 {
         self.iter().filter(|range| range.2 == worth).map(|range| range.1).sum()
     }
 
-    /// First byte behind the last.
+    /// Returns the first byte after the last range.
     pub(super) fn end(&self) -> u64 {
         self.iter().map(|range| range.0 + range.1).max().unwrap_or(0)
     }
 
-    /// True if there are none.
+    /// Returns true if there are no ranges.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }

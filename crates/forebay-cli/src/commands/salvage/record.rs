@@ -1,9 +1,9 @@
-//! The record that a daemon gave the cache up and went on without it, and where it is sought.
+//! The daemon's record that it gave up a cache, and the search for it.
 //!
-//! Without the record everything that was dirty when the cache failed looks current, and is older
-//! than what the backing store has. So the folders that were looked into are always named. Where
-//! there is none of them, nothing is written over a copy of the backing store, unless the operator
-//! has named the folder.
+//! Without the record, data that was dirty when the cache failed looks current, although the
+//! backing store has newer data. So the output always names the directories searched. If none of
+//! them exists, nothing is written onto a copy of the backing store, unless the operator has named
+//! the directory.
 
 use forebay_admin::MessageId;
 use std::path::{Path, PathBuf};
@@ -26,14 +26,14 @@ use crate::screen::{self, bytes, uptime};
 #[derive(Debug)]
 pub(in crate::commands) struct Sought {
     folders: Vec<PathBuf>,
-    /// Somebody named it.
+    /// The operator named the directory.
     named: bool,
 }
 
-/// Why what a cache has may not be the latest, as a daemon has recorded.
+/// Returns the reason, from a daemon's record, why the content of a cache may not be the latest.
 pub(in crate::commands) fn against(superblock: &Superblock, path: &Path, known: &CacheRecord) -> Vec<String> {
     let say = |objection| match objection {
-        // A superblock that is lost is made up, without a generation.
+        // A reconstructed superblock has no generation.
         Objection::Older if superblock.generation == 0 => None,
         Objection::Older => Some(format!(
             "this is an older copy of the cache: its generation is {}, but {} is recorded in {}",
@@ -48,7 +48,7 @@ pub(in crate::commands) fn against(superblock: &Superblock, path: &Path, known: 
     known.objections(superblock).filter_map(say).collect()
 }
 
-/// What is recorded of the cache, for people.
+/// Describes the record of a cache.
 pub(super) fn recorded(path: &Path, known: &CacheRecord) -> String {
     let pool = known.pool.as_ref().map_or_else(String::new, |pool| format!(" of pool {pool}"));
     let how = match known.in_use {
@@ -64,14 +64,14 @@ fn unix_s() -> u64 {
 }
 
 impl Sought {
-    /// That of the options; else what `forebay run` and `forebay serve` have if nobody says
-    /// anything else.
+    /// Returns the directory in the options; without one, the defaults of `forebay run` and
+    /// `forebay serve`.
     pub(super) fn new(options: &Options) -> Result<Self, Failure> {
         let config = options.config.as_deref();
         Self::of(options.state_dir.as_deref(), config, state_dir(), Path::new(config::DEFAULT_FILE))
     }
 
-    /// The same for a command that has no configuration among its options.
+    /// As [`Self::new`], for a command without a configuration option.
     pub(in crate::commands) fn in_folder(folder: Option<&Path>) -> Result<Self, Failure> {
         Self::of(folder, None, state_dir(), Path::new(config::DEFAULT_FILE))
     }
@@ -97,7 +97,7 @@ impl Sought {
             return Ok(Self { folders: vec![config::state_dir(file)?], named: true });
         }
         let mut folders = vec![usual];
-        // One that may not be looked at may be there.
+        // A file that cannot be accessed may exist.
         if usual_file.try_exists().unwrap_or(true) {
             folders.push(config::state_dir(usual_file)?);
         }
@@ -105,7 +105,7 @@ impl Sought {
         Ok(Self { folders, named: false })
     }
 
-    /// Refuses if none of the folders exists: then the record may be anywhere.
+    /// Refuses if none of the directories exists: then the record may be anywhere.
     pub(super) fn check_there(&self) -> Result<(), Failure> {
         if self.folders.iter().any(|folder| folder.is_dir()) {
             return Ok(());
@@ -120,7 +120,7 @@ impl Sought {
         ))
     }
 
-    /// What the record says, if there is one.
+    /// Returns the content of the record, if there is one.
     pub(super) fn find(&self, cache: CacheUuid) -> Result<Option<OnlyCopies>, Failure> {
         for folder in &self.folders {
             if let Some(only) = only_copies(folder, cache)? {
@@ -130,7 +130,8 @@ impl Sought {
         Ok(None)
     }
 
-    /// What is recorded of the cache outside of its devices, and where: the record that knows most.
+    /// Returns the record of the cache outside of its devices, and its path: the most informative
+    /// one.
     pub(in crate::commands) fn cache_record(
         &self,
         cache: CacheUuid,
@@ -148,7 +149,7 @@ impl Sought {
         Ok(known)
     }
 
-    /// Whether notes say that a device of a mirrored cache was put out; `None` if there are no
+    /// Returns whether the notes list a device of a mirrored cache as out; `None` if there are no
     /// notes of this cache.
     pub(super) fn is_out(&self, cache: CacheUuid, tag: u64) -> Result<Option<bool>, Refusal> {
         let mut said = None;
@@ -159,7 +160,7 @@ impl Sought {
         Ok(said)
     }
 
-    /// That there was no record, and where it was sought.
+    /// Returns the message that there is no record, with the directories searched.
     pub(super) fn nothing(&self) -> String {
         let hint = match self.named {
             true => "",
@@ -168,7 +169,7 @@ impl Sought {
         format!("no record that a daemon gave this cache up: looked in {}{hint}", self.list())
     }
 
-    /// For scripts.
+    /// Returns the JSON form.
     pub(super) fn json(&self) -> Value {
         self.folders.iter().map(|folder| json!(folder.display().to_string())).collect()
     }
@@ -182,7 +183,7 @@ impl Sought {
     }
 }
 
-/// What there is to say of a record.
+/// Describes a record.
 pub(super) fn told(only: &OnlyCopies) -> String {
     let when = UNIX_EPOCH + Duration::from_secs(only.failed_unix_s);
     let ago = when.elapsed().map_or(0, |ago| ago.as_secs());

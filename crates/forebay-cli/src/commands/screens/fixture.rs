@@ -1,13 +1,13 @@
-//! A daemon with something of everything: two pools that are open, one that is not, volumes of long
-//! names, one that is away with dirty data, jobs, alarms with long messages, losses.
+//! A daemon with all kinds of objects: two open pools, a closed one, volumes with long names, an
+//! absent one with dirty data, jobs, alarms with long messages, lost ranges.
 
 use serde_json::{Value, json};
 
 const GIB: u64 = 1 << 30;
-/// When all of this is, in seconds since 1970.
+/// The time of this state, in seconds since 1970.
 pub(super) const NOW_UNIX_S: u64 = 1_700_000_000;
 
-/// What `forebay status` asks for.
+/// Returns the data that `forebay status` requests.
 pub(super) fn rich() -> Value {
     json!({
         "daemon": { "version": "0.1.0", "pid": 4711, "started_unix_s": NOW_UNIX_S - 1_234_567,
@@ -17,7 +17,7 @@ pub(super) fn rich() -> Value {
     })
 }
 
-/// The same of a daemon that has nothing.
+/// As [`rich`], for a daemon without pools and volumes.
 pub(super) fn empty() -> Value {
     json!({
         "daemon": { "version": "0.1.0", "pid": 1, "started_unix_s": NOW_UNIX_S, "config": null, "resident_bytes": 0,
@@ -35,7 +35,7 @@ fn pool(name: &str, volumes: &[&str]) -> Value {
             "recorded_unix_s": NOW_UNIX_S } })
 }
 
-/// A mirrored pool with one device, and losses.
+/// Returns a mirrored pool with one device, and lost ranges.
 pub(super) fn fast() -> Value {
     let mut pool = pool("fast", &["database-primary", "vm-images"]);
     pool["mirror"] = "degraded".into();
@@ -49,7 +49,7 @@ pub(super) fn fast() -> Value {
     pool
 }
 
-/// A pool whose device is not there.
+/// Returns a pool whose device is missing.
 pub(super) fn closed() -> Value {
     json!({ "name": "spare", "devices": [{ "path": "/dev/nvme7n1", "size_bytes": 0 }], "capacity_bytes": 0,
         "cached_bytes": 0, "dirty_bytes": 0, "growable_to_bytes": 0, "fenced": false, "io_engine": "",
@@ -70,7 +70,7 @@ fn volume(name: &str, pool: &str, state: &str, mode: &str, dirty: u64) -> Value 
         "destage_limited_by": "latency_target", "ordered": false, "connections": 12, "job": null })
 }
 
-/// One that has lost something.
+/// Returns a volume with lost ranges.
 pub(in crate::commands) fn database() -> Value {
     let mut volume = volume("database-primary", "fast", "serving", "writeback", 9 * GIB);
     volume["lost_bytes"] = json!(7680 * 4096);
@@ -79,7 +79,7 @@ pub(in crate::commands) fn database() -> Value {
     volume
 }
 
-/// The ranges that it has lost.
+/// Returns the lost ranges.
 pub(super) fn losses() -> Value {
     json!([
         { "offset_bytes": 1 << 30, "bytes": 5120 * 4096, "written_unix_s": NOW_UNIX_S - 7200 },
@@ -106,7 +106,7 @@ pub(super) fn volumes() -> Value {
     ])
 }
 
-/// The first is shown alone, too.
+/// Returns jobs. Another screen shows the first alone.
 pub(super) fn jobs() -> Value {
     let job = |id: &str, kind: &str, volume: Value, state: &str| {
         json!({ "id": id, "kind": kind, "pool": "fast", "volume": volume, "state": state, "phase": "draining",
@@ -162,8 +162,8 @@ pub(super) fn alarms() -> Value {
     ])
 }
 
-/// What `forebay status` asks for where 64 volumes are away, with so many alarms, a third of them
-/// errors.
+/// Returns the data that `forebay status` requests if 64 volumes are absent, with `number` alarms,
+/// a third of them errors.
 pub(super) fn many_alarms(number: usize) -> Value {
     let alarm = |at: usize| {
         let severity = if at % 3 == 2 { "error" } else { "warning" };
@@ -179,7 +179,7 @@ pub(super) fn many_alarms(number: usize) -> Value {
     all
 }
 
-/// Settings of a volume, of all kinds.
+/// Returns settings of a volume, of all kinds.
 pub(super) fn settings() -> Value {
     let setting = |value: &str, default: &str, takes: &str, live: bool| json!({ "value": value, "default": default, "takes": takes, "live": live, "help": "" });
     json!({

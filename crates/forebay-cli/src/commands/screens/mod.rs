@@ -1,5 +1,5 @@
-//! What people see, at several widths: golden files, and the page of the documentation that is made
-//! of the same texts. `UPDATE_GOLDEN=1` writes all of them anew.
+//! Screens at several widths: golden files, and the page of the documentation generated from the
+//! same texts. `UPDATE_GOLDEN=1` rewrites all of them.
 
 pub(super) mod fixture;
 
@@ -35,7 +35,7 @@ Made by `crates/forebay-cli/src/commands/screens/mod.rs` from what the commands 
   `?` shows all keys.
 ";
 
-/// All screens but `top`, with the command that shows each.
+/// Returns all screens except `top`, with the command that shows each.
 fn screens(width: Width) -> Vec<(&'static str, String)> {
     let daemon = include_str!("../../../../forebay-pool/tests/golden/stats.json");
     let statistics: Value = serde_json::from_str(daemon).unwrap();

@@ -1,12 +1,11 @@
-//! The table of rare paths that the engines of a run have taken.
+//! The table of coverage marks that the engines of a run have reached.
 
 use forebay_sim::CoverageCounts;
 use serde_json::{Value, json};
 
 use crate::screen::{Paint, count};
 
-/// Every coverage mark with the number of engines that reached it; those that none has reached are
-/// red.
+/// Returns every coverage mark with the number of engines that reached it; unreached ones are red.
 pub(super) fn table(coverage: &CoverageCounts, paint: Paint) -> String {
     let reached = coverage.iter().filter(|(.., engines)| *engines > 0).count();
     let mut text =
@@ -19,7 +18,7 @@ pub(super) fn table(coverage: &CoverageCounts, paint: Paint) -> String {
     text
 }
 
-/// Number of engines by name.
+/// Returns the number of engines by name.
 pub(super) fn as_json(coverage: &CoverageCounts) -> Value {
     let pairs = coverage.iter().map(|(name, _, engines)| (name.to_owned(), json!(engines)));
     Value::Object(pairs.collect())

@@ -1,4 +1,4 @@
-//! `forebay sim --exhaustive`: every short sequence, every crash.
+//! `forebay sim --exhaustive`: every short sequence, every crash point.
 
 use forebay_admin::MessageId;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::report::{bar, print, quietly, rate, verdict};
 use crate::failure::Failure;
 use crate::screen::{Paint, count};
 
-/// Runs all sequences. Violations are a failure, with a planted bug as well.
+/// Runs all sequences. Violations are a failure, even with a planted bug.
 pub(super) fn execute(options: &Options, bug: Option<PlantedBug>) -> Result<(), Failure> {
     let exhaustive = ExhaustiveOptions {
         length: usize::from(options.length),

@@ -12,7 +12,7 @@ use super::report::{print, quietly, verdict};
 use crate::failure::Failure;
 use crate::screen::{Paint, count};
 
-/// Runs so many seeds. A forbidden outcome is a failure.
+/// Runs this many seeds. A forbidden outcome is a failure.
 pub(super) fn execute(options: &Options, seeds: u64, bug: Option<PlantedBug>) -> Result<(), Failure> {
     let (report, elapsed) = quietly(|| run_hostile(options.seed, seeds, bug, &mut |_| {}));
     print(options, || as_json(options, &report), || as_text(&report, bug, elapsed))?;

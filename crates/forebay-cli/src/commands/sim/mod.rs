@@ -19,8 +19,8 @@ mod shrink;
 
 pub(crate) use options::Options;
 
-/// Runs the simulator. Violations are a failure, with a planted bug as well: the exit code says
-/// what was found.
+/// Runs the simulator. Violations are a failure, even with a planted bug: the exit code is the
+/// result.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     if options.bug.is_some() && !fault::AVAILABLE {
         return Err(Failure::usage(MessageId::CliUnsupported, "--break: this build has no planted bugs").hint(

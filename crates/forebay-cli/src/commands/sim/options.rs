@@ -20,7 +20,7 @@ pub(crate) struct Options {
     /// Crash points to try
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(super) crashes: u64,
-    /// Plant a bug in the engine, to see that the simulator finds it; `list` shows their names
+    /// Plant a bug in the engine, to verify that the simulator finds it; `list` prints their names
     #[arg(long = "break", value_name = "NAME")]
     pub(super) bug: Option<String>,
     /// Lead runs to the situation in which this planted bug shows, without planting it: there must
@@ -30,11 +30,11 @@ pub(crate) struct Options {
     /// Reduce the first violation to the shortest script that still shows it
     #[arg(long, conflicts_with = "exhaustive")]
     pub(super) shrink: bool,
-    /// Open wrong cache devices (older, swapped, half-formatted, damaged, with lost flushes), over
-    /// so many seeds
+    /// Open wrong cache devices (older, swapped, half-formatted, damaged, with lost flushes), with
+    /// this many seeds
     #[arg(long, value_name = "SEEDS", conflicts_with_all = ["exhaustive", "shrink", "crashes"])]
     pub(super) hostile: Option<u64>,
-    /// Instead of drawing: every sequence of up to `--length` operations, every instant of it,
+    /// Instead of random runs: every sequence of up to `--length` operations, every instant of it,
     /// every state that a crash could leave there
     #[arg(long, conflicts_with_all = ["seed", "crashes"])]
     pub(super) exhaustive: bool,
@@ -45,11 +45,11 @@ pub(crate) struct Options {
     /// Longest sequence of `--exhaustive` whose recoveries are crashed as well
     #[arg(long, value_name = "N", default_value_t = 2, requires = "exhaustive")]
     pub(super) twice: u8,
-    /// Of the sequences of `--exhaustive` with more than one operation take every N-th one, from
-    /// the I-th on
+    /// Of the sequences of `--exhaustive` with more than one operation run every N-th one, from the
+    /// I-th on
     #[arg(long, value_name = "I/N", requires = "exhaustive", value_parser = part)]
     pub(super) part: Option<(usize, usize)>,
-    /// The one sequence of `--exhaustive` with this name
+    /// Only the sequence of `--exhaustive` with this name
     #[arg(long, value_name = "NAME", requires = "exhaustive", value_parser = sequence)]
     pub(super) only: Option<Sequence>,
     /// Stop after this many violations

@@ -1,4 +1,5 @@
-//! Pieces that all runs of the simulator share: silence, a bar, and the printing of results.
+//! Helpers shared by all runs of the simulator: silencing of panics, a progress bar, and output of
+//! results.
 
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
@@ -10,8 +11,8 @@ use super::options::Options;
 use crate::failure::Failure;
 use crate::screen::{self, Paint};
 
-/// Runs something, and says how long it took. The simulator catches panics of the engine and
-/// reports them as violations; once is enough.
+/// Runs `run`, and returns its duration. The simulator catches panics of the engine and reports
+/// them as violations, so the panic hook is silenced.
 pub(super) fn quietly<T>(run: impl FnOnce() -> T) -> (T, Duration) {
     std::panic::set_hook(Box::new(|_| {}));
     let started = Instant::now();
@@ -20,7 +21,7 @@ pub(super) fn quietly<T>(run: impl FnOnce() -> T) -> (T, Duration) {
     (result, started.elapsed())
 }
 
-/// A bar with words behind it, if somebody sees it.
+/// Returns a progress bar followed by text, if stderr is a terminal.
 pub(super) fn bar(options: &Options, length: u64, words: &str) -> ProgressBar {
     if options.verbose || !stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -34,7 +35,7 @@ pub(super) fn bar(options: &Options, length: u64, words: &str) -> ProgressBar {
     bar
 }
 
-/// Prints a result in the form that was asked for.
+/// Prints a result in the requested format.
 pub(super) fn print(
     options: &Options,
     json: impl FnOnce() -> Value,
@@ -43,12 +44,12 @@ pub(super) fn print(
     if options.json { screen::print_json(&json()) } else { screen::print(&text()) }
 }
 
-/// How many there were in a second.
+/// Returns the number per second.
 pub(super) fn rate(number: u64, elapsed: Duration) -> u64 {
     (number as f64 / elapsed.as_secs_f64().max(1e-9)) as u64
 }
 
-/// The last word of a run.
+/// Returns the summary of a run.
 pub(super) fn verdict(violations: usize) -> String {
     match violations {
         0 => Paint::for_stdout().green("no violation"),

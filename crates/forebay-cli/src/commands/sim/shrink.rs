@@ -1,4 +1,4 @@
-//! `forebay sim --shrink`: from a violation to the shortest script that shows it.
+//! `forebay sim --shrink`: reduces a violation to the shortest script that shows it.
 
 use forebay_admin::MessageId;
 use forebay_sim::PlantedBug;
@@ -10,7 +10,7 @@ use super::report::{print, quietly};
 use crate::failure::Failure;
 use crate::screen::{Paint, count};
 
-/// Shrinks the first violation of the seed. That there is one is a failure, as everywhere.
+/// Shrinks the first violation of the seed. A violation is a failure here too.
 pub(super) fn execute(options: &Options, bug: Option<PlantedBug>) -> Result<(), Failure> {
     let (found, _) = quietly(|| shrink(options.seed, options.crashes, bug, options.verbose));
     let Some(found) = found else {

@@ -1,8 +1,8 @@
-//! `forebay stats`: what a running volume has done and how it is, from its admin socket.
+//! `forebay stats`: statistics and state of a running volume, from the admin socket.
 //!
-//! The daemon gives JSON, Prometheus' and FlashCache's text; what people read is made here of the
-//! JSON: `summary` answers what is asked first, `table` shows everything (`--all`), `rows` one line
-//! for each interval. `textfile` keeps a file of metrics up to date.
+//! The daemon provides JSON, and the text of Prometheus and FlashCache; this module formats the
+//! JSON for display: `summary` shows the most important figures, `table` everything (`--all`),
+//! `rows` one line for each interval. `textfile` updates a file of metrics.
 
 mod rows;
 mod summary;
@@ -39,38 +39,38 @@ pub(crate) struct Options {
     /// Admin socket of the daemon
     #[arg(long, value_name = "SOCKET", env = "FOREBAY_ADMIN", hide_env_values = true)]
     admin: Option<PathBuf>,
-    /// Also tables of all rates, latencies, ages and devices
+    /// Print also tables of all rates, latencies, ages and devices
     #[arg(long, conflicts_with_all = ["json", "interval"])]
     all: bool,
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
-    /// The same as --format json
+    /// Same as --format json
     #[arg(long, conflicts_with = "format")]
     json: bool,
-    /// Go on, with what happened in each interval (1s, 500ms; a bare number means seconds)
+    /// Continue, with the activity of each interval (1s, 500ms; a bare number means seconds)
     #[arg(long, value_name = "TIME", value_parser = crate::columns::interval)]
     interval: Option<Duration>,
     /// Write the metrics of all volumes into a file *.prom of node_exporter's textfile collector.
-    /// Where no daemon answers the file says forebay_up 0
+    /// If no daemon answers, the file contains forebay_up 0
     #[arg(long, value_name = "FILE", value_parser = textfile::file, conflicts_with_all = ["all", "format", "json"])]
     textfile: Option<PathBuf>,
 }
 
-/// Forms of output.
+/// Output formats.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Format {
-    /// For people.
+    /// Text for display.
     Table,
-    /// One object.
+    /// One JSON object.
     Json,
     /// FlashCache's names, as in its files under /proc.
     Flashcache,
-    /// Text that Prometheus reads.
+    /// Text for Prometheus.
     Prometheus,
 }
 
-/// Prints statistics, once or again and again.
+/// Prints statistics, once or periodically.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let (client, volume) = place(options);
     if let Some(path) = &options.textfile {
@@ -113,8 +113,8 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     }
 }
 
-/// Writes a file of metrics, once or again and again. Where no daemon answers the file is written
-/// as well, and it is told why: as a failure, or where it goes on once.
+/// Writes a file of metrics, once or periodically. If no daemon answers, writes the file as well,
+/// and reports the reason: as a failure, or, if periodic, once.
 fn keep_up_to_date(
     client: &Client,
     volume: Option<&str>,
@@ -130,7 +130,7 @@ fn keep_up_to_date(
         let now = Instant::now();
         let silent = textfile::write(client, path)?;
         let Some(interval) = interval else { return silent.map_or(Ok(()), Err) };
-        // Once, not again in each interval: a wrong socket looks like a daemon that is down.
+        // Only once: a wrong socket looks like a daemon that is down.
         if let Some(failure) = silent.as_ref().filter(|_| !is_silent) {
             failure.report();
         }
@@ -139,13 +139,13 @@ fn keep_up_to_date(
     }
 }
 
-/// Ten lines, and tables if all is wanted.
+/// Returns ten lines, followed by tables if `all`.
 pub(super) fn text(object: &Value, all: bool, width: Width) -> String {
     let tables = if all { table::text(object, width) } else { String::new() };
     summary::text(object, width) + &tables
 }
 
-/// The first line of a watch that has seen all of this happen in a second.
+/// Returns the first line of a watch in which all of this happened in a second.
 #[cfg(test)]
 pub(super) fn interval_example(object: &Value, width: Width) -> String {
     rows::line(true, (&Value::Null, object), Duration::from_secs(1), width)
@@ -156,15 +156,15 @@ enum Answer {
     Object(Value),
 }
 
-/// The statistics of the only volume of a daemon.
+/// Returns the statistics of the only volume of a daemon.
 pub(crate) fn statistics_of(socket: &Path) -> Result<Value, Failure> {
     let client = Client::new(socket);
     let volume = only_volume(&client)?;
     client.get(&super::volume::path(&volume, "/stats"))
 }
 
-/// The daemon, and the volume that is asked for. No name has a slash, so a socket is one also where
-/// the environment names another.
+/// Returns the client and the requested volume. No name has a slash, so an argument with a slash is
+/// a socket even if the environment names another.
 fn place(options: &Options) -> (Client, Option<String>) {
     match &options.target {
         Some(socket) if socket.contains('/') => (Client::new(Path::new(socket)), None),
@@ -175,7 +175,7 @@ fn place(options: &Options) -> (Client, Option<String>) {
     }
 }
 
-/// The name of the volume, if there is exactly one.
+/// Returns the name of the volume, if there is exactly one.
 fn only_volume(client: &Client) -> Result<String, Failure> {
     let volumes: Vec<VolumeInfo> = client::list(&client.get("/v1/volumes")?, "volumes")?;
     match &volumes[..] {

@@ -24,7 +24,7 @@ fn number(object: &Value, name: &str) -> u64 {
     object[name].as_u64().unwrap_or(0)
 }
 
-/// One line of what happened between two answers of the daemon.
+/// Returns one line with the activity between two responses of the daemon.
 pub(super) fn line(heading: bool, (old, new): (&Value, &Value), took: Duration, width: Width) -> String {
     let difference = |name| number(new, name).saturating_sub(number(old, name));
     let rate = |name| (difference(name) as f64 / took.as_secs_f64()) as u64;

@@ -1,7 +1,6 @@
-//! The first lines of `forebay stats`: how well the cache does, what waits to be written back, and
-//! what it costs the flash.
+//! The first lines of `forebay stats`: effect of the cache, dirty data, and cost for the flash.
 //!
-//! What is not known is left out, never shown as zero.
+//! Unknown values are left out, never shown as zero.
 
 use serde_json::Value;
 
@@ -11,12 +10,12 @@ use crate::screen::{self, List, Width, bytes, count, nanos, percent};
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
 const SECONDS_OF_A_DAY: f64 = 86_400.0;
-/// Shortest time from which bytes a day are computed.
+/// Shortest time for computing bytes per day, in seconds.
 const FLASH_SPAN_S: f64 = 60.0;
-/// Windows in which something is looked for, the newest first, and how they are called.
+/// Windows to search, the newest first, with their display names.
 const WINDOWS: [(&str, &str); 3] =
     [("10s", "last 10 s"), ("5min", "last 5 min"), ("total", "since the start")];
-/// Paths of reads and writes, as the daemon names them, and in words.
+/// Paths of reads and writes in the daemon's JSON, with their display names.
 const READS: [(&str, &str); 3] =
     [("read_hit", "hit"), ("read_miss", "miss"), ("read_bypass", "past the cache")];
 const WRITES: [(&str, &str); 5] = [
@@ -27,7 +26,7 @@ const WRITES: [(&str, &str); 5] = [
     ("flush", "FLUSH"),
 ];
 
-/// The lines.
+/// Returns the lines.
 pub(super) fn text(object: &Value, width: Width) -> String {
     let view = View(object);
     let mut list = List::new();
@@ -87,7 +86,7 @@ impl View<'_> {
         )
     }
 
-    /// In the newest window in which anything was read.
+    /// Returns the hit ratio of the newest window with reads.
     fn hits(&self) -> String {
         let known = WINDOWS.iter().find_map(|(window, words)| {
             let window = &self.0["windows"][*window];
@@ -107,7 +106,7 @@ impl View<'_> {
         known.unwrap_or_else(|| "nothing was read yet".into()) + &cached
     }
 
-    /// Of each path, in the newest window in which it was taken.
+    /// Returns the latency of each path in the newest window in which it occurred.
     fn latency(&self, paths: &[(&str, &str)]) -> String {
         let of = |(path, words): &(&str, &str)| {
             WINDOWS.iter().find_map(|(window, _)| {
@@ -143,7 +142,7 @@ impl View<'_> {
         format!("{speed} (last 10 s), limited by: {}", self.text("limited_by"))
     }
 
-    /// At the rate of the last seconds.
+    /// Returns the time to drain at the rate of the last seconds.
     fn drain(&self) -> String {
         let (Some(dirty), Some(out)) = (self.dirty_bytes(), self.now("destaged_bytes_per_s")) else {
             return "-".into();
@@ -162,7 +161,7 @@ impl View<'_> {
         format!("{time} at this rate{comes}")
     }
 
-    /// Of the pool, whose devices all its volumes share.
+    /// Returns the flash figures of the pool, whose devices all its volumes share.
     fn flash(&self) -> String {
         let total = &self.0["windows"]["total"];
         let span = total["span_s"].as_f64().unwrap_or(0.0);

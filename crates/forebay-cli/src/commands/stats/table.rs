@@ -1,8 +1,6 @@
-//! `forebay stats --all`: everything about a volume that people look for, made of the daemon's
-//! JSON.
+//! `forebay stats --all`: all details of a volume, formatted from the daemon's JSON.
 //!
-//! A number that the daemon does not know is a dash, never a zero; a line of which nothing is known
-//! is left out.
+//! An unknown number is a dash, never a zero; a line without known numbers is left out.
 
 use serde_json::Value;
 
@@ -10,9 +8,9 @@ use crate::screen::{self, Column, Table, Width, bytes, count, nanos};
 
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
-/// Windows of time as the daemon names them.
+/// Windows of time in the daemon's JSON.
 const WINDOWS: [&str; 4] = ["1s", "10s", "5min", "total"];
-/// Columns of latencies. The tails are what people look for.
+/// Columns of latencies, including the tails.
 const LATENCY: [Column; 9] = [
     Column::text("window", 0),
     Column::number("per second", 3),
@@ -24,7 +22,7 @@ const LATENCY: [Column; 9] = [
     Column::number("p99.9", 2),
     Column::number("max", 3),
 ];
-/// Classes of the age of dirty data, as the daemon names them and as people read them.
+/// Age classes of dirty data in the daemon's JSON, with their display names.
 const AGES: [(&str, &str); 7] = [
     ("under_1s", "<1s"),
     ("under_10s", "<10s"),
@@ -34,7 +32,7 @@ const AGES: [(&str, &str); 7] = [
     ("under_1h", "<1h"),
     ("more", "more"),
 ];
-/// Paths of requests and devices in the order in which they are shown.
+/// Paths of requests and devices in display order.
 const PATHS: [&str; 14] = [
     "read_hit",
     "read_miss",
@@ -53,7 +51,7 @@ const PATHS: [&str; 14] = [
 ];
 
 fn windows() -> [Column; 4] {
-    // What is now matters more than what was.
+    // Recent windows have priority.
     let mut rank = 0;
     WINDOWS.map(|window| {
         rank += 1;
@@ -61,7 +59,7 @@ fn windows() -> [Column; 4] {
     })
 }
 
-/// What has waited for long matters more than what came just now.
+/// Older data has priority.
 fn ages() -> [Column; 7] {
     let mut rank = AGES.len() as u8 + 1;
     AGES.map(|(_, name)| {
@@ -70,7 +68,7 @@ fn ages() -> [Column; 7] {
     })
 }
 
-/// The tables.
+/// Returns the tables.
 pub(super) fn text(object: &Value, width: Width) -> String {
     let view = View { object, width };
     let mut text = view.requests();
@@ -83,13 +81,13 @@ pub(super) fn text(object: &Value, width: Width) -> String {
     text
 }
 
-/// Statistics as people read them.
+/// Formats statistics.
 struct View<'a> {
     object: &'a Value,
     width: Width,
 }
 
-/// What wears the flash, and the middle of the name of its counter.
+/// Causes of flash writes, with the middle of the name of their counter.
 const CAUSES: [(&str, &str); 10] = [
     ("client writes", "client"),
     ("write-through copies", "copy"),
@@ -130,7 +128,7 @@ impl View<'_> {
         self.n(name).map_or("-".into(), |blocks| bytes(blocks.saturating_mul(BLOCK)))
     }
 
-    /// Of a share between 0 and 1 in each window.
+    /// Returns a share between 0 and 1 in each window.
     fn shares(&self, name: &str) -> [String; 4] {
         self.windows(name, |share| format!("{:.1} %", share * 100.0))
     }
@@ -169,7 +167,7 @@ impl View<'_> {
         rows.end("")
     }
 
-    /// Every path that was taken, in every window in which it was.
+    /// Returns the table of every path in every window in which it occurred.
     fn latency(&self) -> String {
         let mut rows = self.rows("latency", &LATENCY);
         for path in PATHS {
@@ -230,7 +228,7 @@ impl View<'_> {
         ))
     }
 
-    /// What wears the flash, of the pool.
+    /// Returns the causes of flash writes of the pool.
     fn causes(&self) -> String {
         let mut rows = self.rows("written to flash", &windows());
         for (name, counter) in CAUSES {
@@ -266,7 +264,7 @@ impl View<'_> {
     }
 }
 
-/// Rate, bytes, and durations of a path in a window; `None` if nothing happened.
+/// Returns rate, bytes, and latencies of a path in a window; `None` if nothing happened.
 fn latencies(summary: &Value) -> Option<[String; 8]> {
     summary["count"].as_u64().filter(|count| *count > 0)?;
     let us = |name: &str| summary[name].as_f64().map_or("-".into(), |us| nanos((us * 1e3) as u64));
@@ -283,12 +281,12 @@ fn latencies(summary: &Value) -> Option<[String; 8]> {
     ])
 }
 
-/// Small rates keep their digits.
+/// Formats a rate; small ones keep their decimals.
 pub(super) fn rate(rate: f64) -> String {
     if rate > 0.0 && rate < 9.95 { format!("{rate:.1}") } else { count(rate.round() as u64) }
 }
 
-/// A table of which lines without any number are left out.
+/// A table that omits lines without any number.
 struct Rows {
     table: Table,
     any: bool,
@@ -304,7 +302,7 @@ impl Rows {
         }
     }
 
-    /// The table, if it has lines, and a sentence below it.
+    /// Returns the table, if it has lines, followed by a sentence.
     fn end(self, below: &str) -> String {
         let table = if self.any { format!("\n{}\n", self.table.within(self.width)) } else { String::new() };
         if below.is_empty() {

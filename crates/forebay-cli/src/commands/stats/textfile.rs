@@ -1,10 +1,10 @@
-//! `forebay stats --textfile`: the metrics as node_exporter's textfile collector reads them.
+//! `forebay stats --textfile`: writes the metrics for node_exporter's textfile collector.
 //!
 //! Invariants
-//! - The file is replaced as a whole. Who reads it never sees half of it, nor a file of this
-//!   command that is not `*.prom`.
-//! - It is never older than it looks: where no daemon answers it says so (`forebay_up 0`) in place
-//!   of the figures of before.
+//! - The file is replaced as a whole. A reader never sees part of it, nor a temporary file that
+//!   matches `*.prom`.
+//! - It never contains outdated values: if no daemon answers, it has `forebay_up 0` instead of the
+//!   previous values.
 //! - It has no metric of node_exporter's own. `process_*` would be one, so it is left out.
 
 use forebay_admin::MessageId;
@@ -17,10 +17,11 @@ use std::path::{Path, PathBuf};
 use crate::client::Client;
 use crate::failure::Failure;
 
-/// The file that is asked for.
+/// Parses the path of the file.
 ///
 /// # Errors
-/// node_exporter would not read it: only files that end in `.prom`, and none that begin with a dot.
+/// node_exporter would not read it: it reads only files that end in `.prom`, and none that begin
+/// with a dot.
 pub(super) fn file(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.file_name().map(|name| name.to_string_lossy()) {
@@ -29,10 +30,10 @@ pub(super) fn file(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Writes what the daemon says of itself, or that it says nothing; gives why it does not.
+/// Writes the daemon's metrics, or that it does not answer; returns the reason why it does not.
 ///
 /// # Errors
-/// The file cannot be written. Then it is as it was.
+/// The file cannot be written. Then it stays as it was.
 pub(super) fn write(client: &Client, path: &Path) -> Result<Option<Failure>, Failure> {
     let metrics = client.text("/metrics");
     let written = replace(path, &text(metrics.as_deref().ok())).map_err(|error| {
@@ -49,7 +50,7 @@ pub(super) fn write(client: &Client, path: &Path) -> Result<Option<Failure>, Fai
     written.map(|()| metrics.err())
 }
 
-/// The file, given what the daemon said.
+/// Returns the content of the file for the daemon's answer.
 fn text(metrics: Option<&str>) -> String {
     let mut text = String::from("# HELP forebay_up Whether the daemon answers\n# TYPE forebay_up gauge\n");
     let _ = writeln!(text, "forebay_up {}", u8::from(metrics.is_some()));
@@ -68,11 +69,11 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
     let write = || {
-        // Who was killed may have had our number. And no link is followed that somebody who may
-        // write to the folder has put there.
+        // A killed process may have had our PID. Also, do not follow a link that another user with
+        // write access to the directory has put there.
         let _ = fs::remove_file(&beside);
         let mut file = OpenOptions::new().write(true).create_new(true).open(&beside)?;
-        // node_exporter is another user, whatever our umask says.
+        // node_exporter runs as another user, so override the umask.
         file.set_permissions(Permissions::from_mode(0o644))?;
         file.write_all(text.as_bytes())?;
         fs::rename(&beside, path)

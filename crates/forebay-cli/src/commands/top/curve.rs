@@ -1,5 +1,5 @@
-//! The miss-ratio curve of the selected volume, over the screen of `forebay top`: `m`. It is what
-//! `forebay advise` says, of the moment in which it was asked for: it changes by the hour.
+//! The miss-ratio curve of the selected volume, over the screen of `forebay top`: `m`. It shows the
+//! output of `forebay advise` at the time of the request: it changes by the hour.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -10,10 +10,10 @@ use super::super::advise;
 use super::feed::Advice;
 use crate::screen::{Width, harmless, wrapped};
 
-/// Widest window, its frame included.
+/// Maximum width of the window, including its frame.
 const WIDTH_MAX: u16 = 78;
 
-/// Draws it over everything else; nothing means that the answer has not come yet.
+/// Draws the curve over everything else; `None` means that the response has not arrived yet.
 pub(super) fn draw(frame: &mut Frame<'_>, advice: Option<&Advice>, area: Rect) {
     let width = area.width.min(WIDTH_MAX);
     let room = Width::of(width.saturating_sub(2));

@@ -1,5 +1,5 @@
-//! The selected volume on the screen of `forebay top`: latencies of its paths, what was in the last
-//! minutes, and, where there is room, heat maps of its latencies.
+//! The selected volume on the screen of `forebay top`: latencies of its paths, charts of the last
+//! minutes, and, if there is room, heat maps of its latencies.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -14,16 +14,16 @@ use super::view::{BOLD, DIM, rate};
 use super::volumes::dirty;
 use crate::screen::{bytes, count, harmless, nanos};
 
-/// Columns of the latencies, and the width from which the charts stand beside them.
+/// Columns of the latencies, and the width from which the charts are to their right.
 const LATENCIES: u16 = 43;
 const BESIDE_FROM: u16 = 70;
-/// Lines that heat maps need, and those that stay for the rest.
+/// Lines that heat maps need, and those reserved for the rest.
 const HEAT_MIN: u16 = 8;
 const UPPER_MIN: u16 = 9;
-/// From this width the two heat maps stand beside each other.
+/// From this width on the two heat maps are side by side.
 const MAPS_BESIDE_FROM: u16 = 100;
 
-/// Draws it.
+/// Draws the volume.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State, volume: &Volume, area: Rect) {
     let block =
         Block::new().borders(Borders::TOP).title(Span::styled(format!(" {} ", harmless(&volume.name)), BOLD));
@@ -90,7 +90,7 @@ fn draw_history(frame: &mut Frame<'_>, volume: &Volume, history: Option<&History
         ("writes", &history.writes, Color::Cyan, count),
         ("destage", &history.destage, Color::Magenta, bytes),
     ];
-    // Where there are too few lines, the last are left out.
+    // If there are too few lines, the last are left out.
     let shown = usize::from(charts.height).min(lines.len());
     let areas = Layout::vertical(vec![Constraint::Fill(1); shown]).split(charts);
     for ((name, values, colour, text), area) in lines.into_iter().zip(areas.iter().copied()) {
@@ -98,7 +98,7 @@ fn draw_history(frame: &mut Frame<'_>, volume: &Volume, history: Option<&History
     }
 }
 
-/// Bars of what was, with the greatest of them in figures.
+/// Draws past values as bars, with the maximum as a number.
 fn draw_chart(
     frame: &mut Frame<'_>,
     name: &'static str,

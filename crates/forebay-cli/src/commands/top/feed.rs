@@ -1,4 +1,4 @@
-//! Answers of the daemon for `forebay top`. A thread asks for them, so that the screen never waits.
+//! Data of the daemon for `forebay top`. A thread requests it, so that the screen never waits.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::client::{self, Client, escaped};
 use crate::failure::Failure;
 use crate::job::Job;
 
-/// Everything at one instant.
+/// The state at one instant.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
     /// `None` for `forebay run`.
@@ -22,22 +22,22 @@ pub(super) struct Snapshot {
     pub(super) alarms: Vec<Value>,
 }
 
-/// What somebody at the screen wants.
+/// A request of the user.
 #[derive(Debug)]
 pub(super) enum Wish {
-    /// This alarm is known.
+    /// Acknowledge this alarm.
     Acknowledge(String),
-    /// What other sizes of the cache would do for this volume.
+    /// Predict the effect of other cache sizes on this volume.
     Advice(String),
 }
 
-/// What other sizes of the cache would do for a volume, or why that is not known.
+/// Predicted effect of other cache sizes on a volume, or the reason why it is unknown.
 pub(super) type Advice = Result<AdviceInfo, String>;
 
-/// What came of a look, or why there is nothing.
+/// A sample, or the error.
 pub(super) type News = Result<Snapshot, String>;
 
-/// The thread that asks. It ends when this is dropped.
+/// The sampling thread. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Feed {
     wishes: Sender<Wish>,
@@ -46,7 +46,7 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// Asks every `interval`.
+    /// Samples every `interval`.
     pub(super) fn start(client: Client, interval: Duration) -> std::io::Result<Self> {
         let (wishes, wished) = channel();
         let (teller, news) = channel();
@@ -57,20 +57,20 @@ impl Feed {
         Ok(Self { wishes, news, advice })
     }
 
-    /// What came meanwhile, if anything did.
+    /// Returns the latest sample since the last call, if there is one.
     pub(super) fn news(&self) -> Option<News> {
         self.news.try_recv().ok()
     }
 
-    /// The advice that was wished for, if it came meanwhile.
+    /// Returns the requested advice, if it has arrived.
     pub(super) fn advice(&self) -> Option<Advice> {
         self.advice.try_recv().ok()
     }
 
-    /// Has something done: the next look shows that an alarm is known, and advice comes when it is
-    /// there.
+    /// Sends a request: the next sample shows an acknowledged alarm, and advice is available once
+    /// it arrives.
     pub(super) fn wish(&self, wish: Wish) {
-        let _ = self.wishes.send(wish); // an error says that the thread has ended, which ends this, too
+        let _ = self.wishes.send(wish); // an error means that the thread has ended, which ends the display
     }
 }
 
@@ -108,7 +108,7 @@ fn ask_again_and_again(
     }
 }
 
-/// One look at everything.
+/// Takes one sample.
 pub(super) fn look(client: &Client) -> Result<Snapshot, Failure> {
     let Some(volumes) = client.get_if_there("/v1/volumes")? else {
         let stats = client.get("/v1/stats")?;
@@ -117,7 +117,7 @@ pub(super) fn look(client: &Client) -> Result<Snapshot, Failure> {
     let volumes: Vec<VolumeInfo> = client::list(&volumes, "volumes")?;
     let mut with_statistics = Vec::with_capacity(volumes.len());
     for volume in volumes {
-        // One that was detached just now has none, and will be gone at the next look.
+        // A volume that was just detached has none, and is missing from the next sample.
         let path = super::super::volume::path(&volume.name, "/stats");
         let statistics = match volume.state {
             VolumeState::Unknown => Value::Null, // its pool does not answer this either

@@ -1,8 +1,9 @@
 //! Latency heat maps of `forebay top`: time to the right, latency upwards, and the darker a cell,
-//! the more of the requests of that look took so long.
+//! the more of the requests of that sample had this latency.
 //!
-//! The daemon tells quantiles, not every request. Between two quantiles requests are spread evenly
-//! over the logarithm of their latency. Below the median they are taken to need half of it or more.
+//! The daemon reports quantiles, not every request. Between two quantiles, requests are distributed
+//! evenly over the logarithm of their latency. Latencies below the median are assumed to be at
+//! least half of it.
 
 use std::collections::VecDeque;
 
@@ -16,23 +17,24 @@ use serde_json::Value;
 use super::view::DIM;
 use crate::screen::nanos;
 
-/// Quantiles that the daemon tells, and the part of the requests between each and the one before.
+/// Quantiles that the daemon reports, and the fraction of the requests between each and the one
+/// before.
 const QUANTILES: [(&str, f64); 5] =
     [("p50_us", 0.5), ("p95_us", 0.45), ("p99_us", 0.04), ("p999_us", 0.009), ("max_us", 0.001)];
-/// Shades, and the part of a look's requests from which each is used.
+/// Shades, and the fraction of a sample's requests from which each is used.
 const SHADES: [(f64, char, Color); 4] = [
     (0.4, '█', Color::LightRed),
     (0.1, '▓', Color::Yellow),
     (0.02, '▒', Color::Cyan),
     (0.0005, '░', Color::Blue),
 ];
-/// Columns of the labels at the left.
+/// Width of the labels at the left, in columns.
 const LABEL: usize = 8;
-/// Least and greatest latency that a map shows, in microseconds, so that it has a scale with few
-/// requests, too.
+/// Least and greatest latency of a map, in microseconds, so that it has a scale even with few
+/// requests.
 const RANGE_US: [f64; 2] = [10.0, 1e8];
 
-/// How long the requests of a path took, in one look.
+/// Latency distribution of a path in one sample.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Spread {
     per_s: f64,
@@ -40,7 +42,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Of the summary of a path; `None` if it was not taken.
+    /// Returns the distribution in the summary of a path; `None` if it had no requests.
     pub(super) fn of(summary: &Value) -> Option<Self> {
         summary["count"].as_u64().filter(|count| *count > 0)?;
         let mut us = [0.0; QUANTILES.len()];
@@ -65,7 +67,7 @@ impl Spread {
     }
 }
 
-/// Latencies that the rows of a map stand for, upwards.
+/// Range of latencies of a map's rows, upwards.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
     low_us: f64,
@@ -87,13 +89,13 @@ impl Scale {
         ((at * self.rows as f64).max(0.0) as usize).min(self.rows - 1)
     }
 
-    /// The latency at the upper end of a row.
+    /// Returns the latency at the upper end of a row.
     fn upper_us(self, row: usize) -> f64 {
         self.low_us * (self.high_us / self.low_us).powf((row + 1) as f64 / self.rows as f64)
     }
 }
 
-/// Draws a map of the newest looks.
+/// Draws a map of the newest samples.
 pub(super) fn draw(frame: &mut Frame<'_>, title: &str, looks: &VecDeque<Vec<Spread>>, area: Rect) {
     let width = usize::from(area.width).saturating_sub(LABEL + 1);
     let rows = usize::from(area.height).saturating_sub(1);
@@ -109,7 +111,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, title: &str, looks: &VecDeque<Vec<Spre
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// The rows of a map, the slowest first, each with the latency at its upper end.
+/// Returns the rows of a map, the slowest first, each with the latency at its upper end.
 fn map(looks: &[&Vec<Spread>], scale: Scale) -> Vec<Line<'static>> {
     let columns: Vec<Vec<f64>> = looks
         .iter()

@@ -1,4 +1,4 @@
-//! What keys do and what the columns mean: `?` in `forebay top`.
+//! Help on keys and columns: `?` in `forebay top`.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -30,7 +30,7 @@ const WORDS: [(&str, &str); 7] = [
     ("heat maps", "time to the right, latency upwards; darker is more"),
 ];
 
-/// Draws it over everything else.
+/// Draws the help over everything else.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect) {
     let line = |(name, words): (&str, &str)| Line::raw(format!("{name:<12} {words}"));
     let mut lines = vec![Line::styled("keys", BOLD)];

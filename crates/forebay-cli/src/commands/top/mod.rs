@@ -1,12 +1,13 @@
 //! `forebay top`: volumes, jobs and alarms, live on a terminal.
 //!
-//! `feed` asks the daemon on a thread of its own, `state` is what is shown and what keys do to it
-//! (no terminal, no daemon), `view` draws it, with `volumes`, `detail`, `heat`, `curve` and `help`.
+//! `feed` queries the daemon on its own thread, `state` is the displayed state and the effect of
+//! keys on it (no terminal, no daemon), `view` draws it, with `volumes`, `detail`, `heat`, `curve`
+//! and `help`.
 //!
 //! Invariants
-//! - Keys are answered at once, however slow the daemon is.
-//! - The terminal is as it was before, however this ends: by key, by signal, by error or by panic.
-//! - What is on the screen and too old is called so.
+//! - Keys take effect at once, however slow the daemon is.
+//! - The terminal is restored, whether the command ends by key, signal, error or panic.
+//! - Outdated data on the screen is marked.
 
 mod curve;
 mod detail;
@@ -43,7 +44,7 @@ pub(crate) struct Options {
     /// Admin socket of the daemon
     #[arg(long, value_name = "SOCKET", env = "FOREBAY_ADMIN", default_value = DEFAULT_SOCKET, hide_env_values = true)]
     admin: PathBuf,
-    /// Time between two looks
+    /// Interval of samples
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
 }
@@ -57,7 +58,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Shows it until somebody has seen enough.
+/// Runs the display until the user quits.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     if !std::io::stdout().is_terminal() {
         return Err(Failure::usage(MessageId::CliTerminal, "forebay top needs a terminal")
@@ -65,7 +66,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     }
     let interrupt = Interrupt::listen()?;
     let client = Client::new(&options.admin);
-    let first = feed::look(&client)?; // an error here is one on a terminal that is still as it was
+    let first = feed::look(&client)?; // report an error before the terminal is changed
     let feed = Feed::start(client, options.interval).map_err(system("cannot start a thread"))?;
     let mut state = State::new(options.interval);
     state.take(Ok(first), Instant::now());
@@ -74,7 +75,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     run(&mut terminal, &mut state, &feed, &interrupt).map_err(system("terminal"))
 }
 
-/// Gives the terminal back when dropped. (`try_init` has seen to panics.)
+/// Restores the terminal when dropped. (`try_init` has handled panics.)
 struct Restored;
 
 impl Drop for Restored {
@@ -122,7 +123,7 @@ fn run(
     Ok(())
 }
 
-/// The screen of some daemon, for golden files and the documentation.
+/// Returns an example screen, for golden files and the documentation.
 #[cfg(test)]
 pub(super) fn example(width: u16, height: u16) -> String {
     view::tests::example(width, height)

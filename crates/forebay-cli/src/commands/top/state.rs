@@ -1,5 +1,5 @@
-//! State of `forebay top`, and the effect of keys on it. There is no terminal and no daemon here,
-//! so all of it can be tested.
+//! State of `forebay top`, and the effect of keys on it. It uses no terminal and no daemon, so
+//! tests cover all of it.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,16 +11,17 @@ use serde_json::Value;
 use super::feed::{Advice, News, Snapshot};
 use super::heat::Spread;
 
-/// Looks that sparklines remember.
+/// Samples kept for sparklines.
 const HISTORY_MAX: usize = 400;
-/// Looks that may be missing before what is shown is called old.
+/// Missed samples after which the display is marked as old.
 const STALE_AFTER: u32 = 3;
 
-/// Paths of requests, in the order in which they are shown.
+/// Paths of requests, in display order.
 pub(super) const PATHS: [&str; 8] =
     ["read_hit", "read_miss", "read_bypass", "write", "write_through", "write_past", "flush", "zero"];
 
-/// How many of [`PATHS`] are of reads, and which is that of FLUSH: writes are between them.
+/// Number of read paths in [`PATHS`], and index of the FLUSH path: the write paths are between
+/// them.
 const READ_PATHS: usize = 3;
 const FLUSH_PATH: usize = 6;
 
@@ -33,7 +34,7 @@ pub(super) struct Latency {
     pub(super) p99_us: Option<f64>,
 }
 
-/// A volume as it is shown. What is not known is `None`.
+/// A volume as displayed; unknown values are `None`.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Volume {
     pub(super) name: String,
@@ -53,11 +54,11 @@ pub(super) struct Volume {
     pub(super) read_p99_us: Option<f64>,
     pub(super) write_p99_us: Option<f64>,
     pub(super) latencies: Vec<Latency>,
-    /// How long reads and writes took, by path.
+    /// Durations of reads and writes, by path.
     pub(super) spreads: [Vec<Spread>; 2],
 }
 
-/// What was, for sparklines; the newest last.
+/// Past values for sparklines; the newest last.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     pub(super) reads: VecDeque<u64>,
@@ -67,7 +68,7 @@ pub(super) struct History {
     pub(super) write_spreads: VecDeque<Vec<Spread>>,
 }
 
-/// By what volumes are ordered.
+/// Sort order of volumes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Order {
     Name,
@@ -99,17 +100,17 @@ impl Order {
     }
 }
 
-/// What is to be done after a key.
+/// Action requested by a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Action {
     None,
     Quit,
     Acknowledge(String),
-    /// Ask what other sizes of the cache would do for this volume.
+    /// Request the predicted effect of other cache sizes on this volume.
     Advise(String),
 }
 
-/// Everything that is shown.
+/// Everything that is displayed.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) snapshot: Snapshot,
@@ -120,7 +121,7 @@ pub(super) struct State {
     pub(super) reversed: bool,
     pub(super) paused: bool,
     pub(super) help: bool,
-    /// What other sizes of the cache would do for the selected volume, once somebody wants to know.
+    /// Predicted effect of other cache sizes on the selected volume, once requested.
     pub(super) advice: Option<Option<Advice>>,
     pub(super) trouble: Option<String>,
     interval: Duration,
@@ -145,7 +146,7 @@ impl State {
         }
     }
 
-    /// Takes what the daemon said.
+    /// Takes an update of the daemon.
     pub(super) fn take(&mut self, news: News, now: Instant) {
         let snapshot = match news {
             Ok(_) if self.paused => return,
@@ -173,33 +174,33 @@ impl State {
         }
     }
 
-    /// Takes the advice that was asked for, unless nobody waits for it any more.
+    /// Takes the requested advice, unless it is no longer wanted.
     pub(super) fn take_advice(&mut self, advice: Advice) {
         if self.advice.is_some() {
             self.advice = Some(Some(advice));
         }
     }
 
-    /// How old what is shown is, if that is worth a word.
+    /// Returns the age of the display if it is worth showing.
     pub(super) fn age(&self, now: Instant) -> Option<Duration> {
         let age = now.saturating_duration_since(self.taken?);
         (self.is_stale(now)).then_some(age)
     }
 
-    /// Looks are missing.
+    /// Returns true if samples are missing.
     pub(super) fn is_stale(&self, now: Instant) -> bool {
         let limit = self.interval * STALE_AFTER;
         self.taken
             .is_some_and(|taken| now.saturating_duration_since(taken) > limit.max(Duration::from_secs(2)))
     }
 
-    /// Which of the volumes is selected.
+    /// Returns the index of the selected volume.
     pub(super) fn position(&self) -> Option<usize> {
         let selected = self.selected.as_ref()?;
         self.volumes.iter().position(|volume| volume.name == *selected)
     }
 
-    /// Does what a key says.
+    /// Handles a key.
     pub(super) fn key(&mut self, key: KeyEvent) -> Action {
         match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Action::Quit,
@@ -244,7 +245,7 @@ impl State {
         self.selected = self.volumes.get(at).map(|volume| volume.name.clone());
     }
 
-    /// By name upwards, by numbers downwards: what is most comes first.
+    /// Sorts names ascending and numbers descending.
     fn sort(&mut self) {
         let (order, reversed) = (self.order, self.reversed);
         self.volumes.sort_by(|a, b| {
@@ -306,7 +307,7 @@ impl Volume {
         }
     }
 
-    /// Of what is slowest.
+    /// Returns the p99 latency of the slowest path.
     fn p99_us(&self) -> f64 {
         self.read_p99_us.unwrap_or(0.0).max(self.write_p99_us.unwrap_or(0.0))
     }

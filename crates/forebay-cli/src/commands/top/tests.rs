@@ -1,5 +1,5 @@
-//! The screen as text, against golden files, and keys against what they do. `UPDATE_GOLDEN=1`
-//! writes the files anew.
+//! Compares the screen as text with golden files, and tests the effect of keys. `UPDATE_GOLDEN=1`
+//! rewrites the files.
 
 use super::super::feed::Snapshot;
 use super::super::state::{Action, State};
@@ -68,7 +68,7 @@ fn screen(state: &State, now: Instant, width: u16, height: u16) -> String {
     (0..height).map(line).collect()
 }
 
-/// Four minutes of two volumes, one of which is busy in waves.
+/// Returns four minutes of two volumes, one of which is busy in waves.
 pub(in super::super) fn example(width: u16, height: u16) -> String {
     let now = Instant::now();
     let mut state = state(snapshot(), now);

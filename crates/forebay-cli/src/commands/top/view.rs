@@ -1,8 +1,9 @@
 //! The screen of `forebay top`: a line about the daemon, its pools, volumes, the selected one in
 //! detail, jobs, alarms, keys.
 //!
-//! Lines that do not fit are cut from below, the least important first. Nothing is drawn outside
-//! the screen, however small it is. What is left of a large screen goes to the details.
+//! If there are too few lines, the least important are omitted first, from below. Nothing is drawn
+//! outside the screen, however small it is. The remaining space of a large screen goes to the
+//! details.
 
 use std::time::Instant;
 
@@ -17,7 +18,7 @@ use super::state::State;
 use super::{curve, detail, help, volumes};
 use crate::screen::{self, Width, bytes, count, harmless, wrapped};
 
-/// Lines of the details of a volume that a screen of 24 lines has, at least.
+/// Minimum number of detail lines of a volume on a screen of 24 lines.
 const DETAIL_MIN: u16 = 9;
 pub(super) const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 pub(super) const DIM: Style = Style::new().add_modifier(Modifier::DIM);
@@ -79,7 +80,7 @@ fn headline(state: &State, now: Instant) -> Line<'static> {
     Line::from(spans)
 }
 
-/// The pools, those with trouble first; at most so many lines.
+/// Returns the pools, those with problems first; at most `most` lines.
 fn pool_lines(state: &State, most: usize) -> Vec<Line<'static>> {
     let mut pools: Vec<(&PoolInfo, Option<Span<'static>>)> =
         state.snapshot.pools.iter().map(|pool| (pool, pool_trouble(pool))).collect();
@@ -105,7 +106,7 @@ fn pool_lines(state: &State, most: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// What is wrong with a pool.
+/// Returns the problem of a pool.
 fn pool_trouble(pool: &PoolInfo) -> Option<Span<'static>> {
     let (words, colour) = if pool.not_open {
         ("NOT OPEN".into(), Color::Red)
@@ -131,7 +132,7 @@ pub(super) fn rate(rate: Option<f64>) -> String {
     rate.map_or("-".into(), |rate| count(rate.round().max(0.0) as u64))
 }
 
-/// Bytes without the space, for narrow columns.
+/// Formats bytes without the space, for narrow columns.
 pub(super) fn tight(number: u64) -> String {
     bytes(number).replace(' ', "")
 }
@@ -162,8 +163,8 @@ fn alarm_lines(state: &State) -> Vec<(String, Style)> {
     state.snapshot.alarms.iter().map(line).collect()
 }
 
-/// A heading with the number of `items`, and as many of them as there is room for in so many
-/// lines. An item that is longer than a line goes on in the next.
+/// Returns a heading with the number of `items`, and as many of them as fit into `most` lines.
+/// Longer items wrap.
 fn listed(what: &str, items: Vec<(String, Style)>, most: usize, width: u16) -> Vec<Line<'static>> {
     let number = items.len();
     if number == 0 {
@@ -186,7 +187,7 @@ fn listed(what: &str, items: Vec<(String, Style)>, most: usize, width: u16) -> V
     lines
 }
 
-/// The longest text that there is room for.
+/// Returns the longest text that fits.
 fn key_line(state: &State, area: Rect) -> Line<'static> {
     let order = format!("{}{}", state.order.name(), if state.reversed { " reversed" } else { "" });
     let texts = [

@@ -1,5 +1,4 @@
-//! The volumes on the screen of `forebay top`: as many columns as there is room for, the most
-//! important first.
+//! The volumes on the screen of `forebay top`: as many columns as fit, the most important first.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
@@ -11,21 +10,21 @@ use super::state::{Order, State, Volume};
 use super::view::{DIM, rate, tight};
 use crate::screen::{bytes, harmless, nanos};
 
-/// Longest name of which a column is made as wide.
+/// Maximum width of the column of names.
 const NAME_MAX: usize = 20;
 
 /// A column.
 struct Column {
     name: &'static str,
     width: u16,
-    /// The highest is left out first; 0 never is.
+    /// The highest rank is omitted first; rank 0 never is.
     rank: u8,
-    /// The order that it stands for.
+    /// The sort order by this column.
     order: Option<Order>,
     text: fn(&Volume) -> String,
 }
 
-/// Behind the name, from left to right.
+/// After the name, from left to right.
 const COLUMNS: [Column; 13] = [
     column("pool", 10, 10, None, |volume| harmless(&volume.pool)),
     column("size", 9, 12, None, |volume| volume.size_bytes.map_or("-".into(), tight)),
@@ -62,7 +61,7 @@ impl Column {
     }
 }
 
-/// Draws as many as there are lines for; the selected one is among them.
+/// Draws as many volumes as there are lines, including the selected one.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State, area: Rect) {
     if state.volumes.is_empty() {
         let text = "there are no volumes yet: forebay volume attach NAME --backing URI --export URI";
@@ -98,7 +97,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State, area: Rect) {
     frame.render_stateful_widget(table, area, &mut selected);
 }
 
-/// The columns behind a name of so many characters that fit.
+/// Returns the columns that fit after a name of this width.
 fn fitting(width: u16, name: u16) -> Vec<&'static Column> {
     let mut kept: Vec<&Column> = COLUMNS.iter().collect();
     let needs = |kept: &[&Column]| name + kept.iter().map(|column| column.width + 1).sum::<u16>();
@@ -109,7 +108,7 @@ fn fitting(width: u16, name: u16) -> Vec<&'static Column> {
     kept
 }
 
-/// A volume that is not served is called so where it is always seen.
+/// Returns the name, marked if the volume is not served, because the name is always visible.
 fn name(volume: &Volume) -> String {
     match volume.state.as_str() {
         "serving" => harmless(&volume.name),
@@ -121,7 +120,7 @@ fn us(us: Option<f64>) -> String {
     us.map_or("-".into(), |us| nanos((us * 1e3) as u64))
 }
 
-/// The two largest units of an age are enough.
+/// Formats the age with its two largest units.
 fn age(volume: &Volume) -> String {
     let Some(seconds) = volume.oldest_s.filter(|_| volume.dirty_bytes > 0).map(|age| age as u64) else {
         return "-".into();
@@ -134,7 +133,7 @@ fn age(volume: &Volume) -> String {
     }
 }
 
-/// What is dirty and for how long, in words: as many as fit.
+/// Describes amount and age of dirty data, as far as it fits.
 pub(super) fn dirty(volume: &Volume, width: u16) -> String {
     if volume.dirty_bytes == 0 {
         return "nothing dirty".into();

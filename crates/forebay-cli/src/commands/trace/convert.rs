@@ -1,4 +1,4 @@
-//! `forebay trace convert`: from one format to another, and what is lost on the way.
+//! `forebay trace convert`: converts between formats, and reports the losses.
 
 use crate::message;
 use forebay_admin::MessageId;
@@ -16,7 +16,7 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::screen::{self, count};
 
-/// How many requests pass between two looks at Ctrl-C.
+/// Requests between two checks for Ctrl-C.
 const LOOK_EVERY: u64 = 10_000;
 
 /// Options of `forebay trace convert`.
@@ -37,13 +37,13 @@ pub(crate) struct Options {
     target: PathBuf,
     #[command(flatten)]
     input: Input,
-    /// Format of the new trace, if its name does not tell
+    /// Format of the new trace, if its name does not tell it
     #[arg(long, value_name = "FORMAT")]
     to: Option<Format>,
-    /// Replace the new trace if it is there already
+    /// Replace an existing trace
     #[arg(long)]
     overwrite: bool,
-    /// Print what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -82,7 +82,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     say(options, &words(reading, format, &tally))
 }
 
-/// Both are the same file.
+/// Returns true if both are the same file.
 fn is_same(one: &Path, other: &Path) -> bool {
     match (fs::metadata(one), fs::metadata(other)) {
         (Ok(one), Ok(other)) => one.is_file() && (one.dev(), one.ino()) == (other.dev(), other.ino()),
@@ -90,7 +90,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// What was done is said on stderr if the trace goes to the standard output.
+/// Prints the result, to stderr if the trace goes to the standard output.
 fn say(options: &Options, text: &str) -> Result<(), Failure> {
     if is_stdio(&options.target) {
         message::say(MessageId::TraceNote, text.trim_end(), || text.to_owned());

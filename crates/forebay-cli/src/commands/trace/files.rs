@@ -1,7 +1,7 @@
-//! Traces that are read and written by commands: names, formats, and what is said of them.
+//! Traces that commands read and write: names, formats, and notes.
 //!
-//! Invariant: a file that was there is not replaced unless that was asked for, and not before there
-//! is something to replace it with.
+//! Invariant: an existing file is replaced only on request, and not before there is something to
+//! replace it with.
 
 use crate::message;
 use forebay_admin::MessageId;
@@ -14,29 +14,29 @@ use forebay_trace::{Format, Options, Reading, Record, Source, TraceError};
 use crate::failure::{Failure, system};
 use crate::screen::{bytes, count, harmless};
 
-/// Which trace is read, and how.
+/// Input trace and its format.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Input {
-    /// Format of the trace, if its name does not tell: forebay, csv (of libCacheSim),
+    /// Format of the trace, if its name does not tell it: forebay, csv (of libCacheSim),
     /// oracleGeneral, bin, iolog, blkparse, msr or alibaba
     #[arg(long, value_name = "FORMAT")]
     pub(crate) from: Option<Format>,
-    /// Only requests of this device of a trace of several
+    /// Of a trace of several devices, only requests of this one
     #[arg(long, value_name = "DEVICE")]
     pub(crate) only: Option<String>,
-    /// Bytes that numbers of objects count (csv, oracleGeneral)
+    /// Bytes per object number (csv, oracleGeneral)
     #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub(crate) id_bytes: u64,
 }
 
 impl Input {
-    /// For the readers and writers.
+    /// Options for the readers and writers.
     pub(crate) fn options(&self) -> Options {
         Options { id_bytes: self.id_bytes, only: self.only.clone() }
     }
 }
 
-/// A failure with a trace.
+/// Builds the failure of an operation on a trace.
 pub(crate) fn failed(what: &str, path: &Path) -> impl FnOnce(TraceError) -> Failure {
     let said = format!("cannot {what} {}", shown(path));
     move |error| match error {
@@ -45,7 +45,7 @@ pub(crate) fn failed(what: &str, path: &Path) -> impl FnOnce(TraceError) -> Fail
     }
 }
 
-/// A path for people.
+/// Formats a path for display.
 pub(crate) fn shown(path: &Path) -> String {
     if is_stdio(path) { "standard input or output".into() } else { path.display().to_string() }
 }
@@ -66,7 +66,7 @@ pub(crate) fn open(path: &Path, input: &Input) -> Result<Source, Failure> {
     forebay_trace::reader(from, format, &input.options()).map_err(failed("read", path))
 }
 
-/// All of a trace, and what was noticed while reading it. Notes go to stderr.
+/// Reads a whole trace; returns its records and statistics of the reading. Prints notes to stderr.
 pub(crate) fn read_all(path: &Path, input: &Input) -> Result<(Vec<Record>, Reading), Failure> {
     let mut source = open(path, input)?;
     let mut records = Vec::new();
@@ -84,7 +84,7 @@ pub(crate) fn read_all(path: &Path, input: &Input) -> Result<(Vec<Record>, Readi
     Ok((records, reading))
 }
 
-/// What somebody has to know who reads a trace.
+/// Returns the notes for the reader of a trace.
 pub(crate) fn notes(reading: &Reading) -> Vec<String> {
     let counted = [
         (reading.lost, "requests are not in the trace: they were lost while it was recorded"),
@@ -106,15 +106,15 @@ pub(crate) fn notes(reading: &Reading) -> Vec<String> {
 #[derive(Debug)]
 pub(super) struct Output {
     path: PathBuf,
-    /// What is ours to remove.
+    /// Path to remove on failure.
     made: Option<PathBuf>,
-    /// What was there, and goes when the first byte is written.
+    /// The existing file, truncated when the first byte is written.
     before: Option<File>,
 }
 
 impl Output {
-    /// Makes a file, or takes a pipe or device that is there; `-` is the standard output. A file
-    /// that is there stays as it is until [`Output::begin`].
+    /// Creates a file, or opens an existing pipe or device; `-` is the standard output. An existing
+    /// file stays as it is until [`Output::begin`].
     pub(super) fn create(path: &Path, overwrite: bool) -> Result<(Self, Box<dyn Write>), Failure> {
         let mut output = Self { path: path.into(), made: None, before: None };
         if is_stdio(path) {
@@ -141,8 +141,8 @@ impl Output {
         Ok((output, Box::new(BufWriter::with_capacity(1 << 20, file))))
     }
 
-    /// As [`Output::create`], but a file that is there stays until [`Output::finish`]: what takes
-    /// its place is written beside it.
+    /// As [`Output::create`], but an existing file stays until [`Output::finish`]: its replacement
+    /// is written next to it.
     pub(super) fn create_beside(path: &Path, overwrite: bool) -> Result<(Self, Box<dyn Write>), Failure> {
         let real = match fs::canonicalize(path) {
             Ok(real) if overwrite && !is_stdio(path) && real.is_file() => real,
@@ -161,13 +161,13 @@ impl Output {
         Ok((output, Box::new(BufWriter::with_capacity(1 << 20, file))))
     }
 
-    /// There is something to write: what was there goes.
+    /// Truncates the existing file, because there is something to write.
     pub(super) fn begin(&self) -> Result<(), Failure> {
         let emptied = self.before.as_ref().map_or(Ok(()), |file| file.set_len(0));
         emptied.map_err(system(format!("cannot write {}", self.path.display())))
     }
 
-    /// All of it is written: it has its name from now on.
+    /// Renames the complete file to its final name.
     pub(super) fn finish(&self) -> Result<(), Failure> {
         match &self.made {
             Some(made) if *made != self.path => fs::rename(made, &self.path)
@@ -177,10 +177,10 @@ impl Output {
         }
     }
 
-    /// Takes what was made away again, after a failure.
+    /// Removes the created file after a failure.
     pub(super) fn remove(&self) {
         if let Some(made) = &self.made {
-            let _ = fs::remove_file(made); // what failed is told
+            let _ = fs::remove_file(made); // the original failure is reported
         }
     }
 }
@@ -205,7 +205,7 @@ mod tests {
         std::os::unix::fs::symlink("old", &link).unwrap();
         assert!(Output::create(&path, false).is_err() && Output::create_beside(&link, false).is_err());
 
-        // As where the daemon does not answer.
+        // As when the daemon does not answer.
         let (output, file) = Output::create(&path, true).unwrap();
         drop(file);
         output.remove();
@@ -216,7 +216,7 @@ mod tests {
         drop(file);
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
 
-        // As where the trace that is read is damaged.
+        // As when the input trace is damaged.
         let (output, mut file) = Output::create_beside(&link, true).unwrap();
         file.write_all(b"half").unwrap();
         drop(file);

@@ -1,5 +1,5 @@
 //! `forebay trace`: traces of requests. `files` (names and formats), `record`, `convert`, `replay`,
-//! `target` (where it goes to).
+//! `target` (the target of a replay).
 
 mod convert;
 pub(super) mod files;
@@ -9,18 +9,18 @@ mod target;
 
 use crate::failure::Failure;
 
-/// What to do with traces.
+/// Commands of `forebay trace`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Record what clients ask of a volume
+    /// Record the requests of clients on a volume
     Record(record::Options),
     /// Write a trace in another format
     Convert(convert::Options),
-    /// Make the requests of a trace to a real volume, and measure them
+    /// Send the requests of a trace to a real volume, and measure their latency
     Replay(replay::Options),
 }
 
-/// Does it.
+/// Executes a command.
 pub(crate) fn execute(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Record(options) => record::execute(options),

@@ -1,8 +1,8 @@
-//! `forebay trace record`: what clients ask of a volume, into a file.
+//! `forebay trace record`: records the requests of clients on a volume into a file.
 //!
 //! The daemon sends the trace as it grows, and this process writes it. If it does not keep up, the
-//! daemon counts what it has no room for. Ctrl-C has the job cancelled, and what was recorded until
-//! then is whole.
+//! daemon counts the records that it has no room for. Ctrl-C cancels the job; the trace up to then
+//! is complete.
 
 use crate::message;
 use forebay_admin::events::EventKind;
@@ -24,7 +24,7 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::screen::{self, bytes, count, harmless, uptime};
 
-/// The rest of a recording that was ended comes within this time.
+/// Time limit for the rest of a recording that was ended.
 const END_WITHIN: Duration = Duration::from_secs(15);
 
 /// Options of `forebay trace record`.
@@ -38,23 +38,23 @@ pub(crate) struct Options {
     /// Volume
     #[arg(add = ArgValueCompleter::new(complete::volumes))]
     volume: String,
-    /// Record for so long
+    /// Duration of the recording
     #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = parse_duration)]
     time: Duration,
     /// The file to write; - is the standard output
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
-    /// End when the file would become larger
+    /// End before the file exceeds this size
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     max_size: ByteSize,
-    /// Replace the file if it is there already
+    /// Replace an existing file
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]
     admin: Admin,
 }
 
-/// Records.
+/// Records the requests.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let seconds = options.time.as_secs().max(u64::from(!options.time.is_zero()));
     let request = RecordRequest { for_s: seconds, max_bytes: Some(options.max_size.0) };
@@ -69,7 +69,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     loop {
         if interrupt.came() && ended_at.is_none() {
             ended_at = Some(Instant::now());
-            // It may have ended by itself this moment.
+            // It may have ended by itself just now.
             let _ = client.delete(&job);
         }
         if ended_at.is_some_and(|at| at.elapsed() > END_WITHIN) {
@@ -92,12 +92,12 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     }
     drop((progress, file));
     if written == 0 {
-        output.remove(); // it was not begun; the job has the reason
+        output.remove(); // the recording did not begin; the job has the reason
     }
     report(options, &client, &job, (written > 0, interrupt.came()))
 }
 
-/// Says what was recorded, and how the job ended.
+/// Reports the recording, and the result of the job.
 fn report(
     options: &Options,
     client: &Client,
@@ -149,7 +149,7 @@ fn report(
     }
 }
 
-/// Reads what was written, unless it went through a pipe.
+/// Reads the written file, unless the trace went through a pipe.
 fn what_is_there(options: &Options) -> Result<Option<Reading>, Failure> {
     if is_stdio(&options.to) || !options.to.is_file() {
         return Ok(None);

@@ -1,10 +1,11 @@
-//! `forebay trace replay`: the requests of a trace to a real volume, and how long they take.
+//! `forebay trace replay`: sends the requests of a trace to a real volume, and measures their
+//! latency.
 //!
-//! A thread for each request that may be in flight, each with a connection or file of its own. They
-//! take the requests in order. With times as recorded a thread waits until its request comes; if
-//! all are busy the request waits, and its latency begins when it should have come.
+//! Each request in flight has a thread, with a connection or file of its own. The threads take the
+//! requests in order. With recorded times a thread waits until its request is due; if all threads
+//! are busy the request waits, and its latency begins at its due time.
 //!
-//! Invariant: without `--write-anything` nothing is asked for but reads.
+//! Invariant: without `--write-anything` the replay only reads.
 
 use forebay_admin::MessageId;
 use std::path::PathBuf;
@@ -27,9 +28,9 @@ use crate::progress::Progress;
 use crate::screen::{self, count, nanos, uptime};
 use crate::table::{Column, Table};
 
-/// Longest latency that is told apart, in nanoseconds.
+/// Highest latency that the histogram distinguishes, in nanoseconds.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
-/// How long a thread that waits may be deaf to Ctrl-C.
+/// Longest time that a waiting thread may ignore Ctrl-C.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// Options of `forebay trace replay`.
@@ -52,7 +53,7 @@ pub(crate) struct Options {
     input: Input,
     #[command(flatten)]
     pace: PaceOptions,
-    /// Replay writes, flushes, discards and zeroes as well: what the target holds is destroyed
+    /// Replay writes, flushes, discards and zeroes as well: the data of the target is destroyed
     #[arg(long)]
     write_anything: bool,
     #[command(flatten)]
@@ -113,15 +114,15 @@ struct Kind {
     recorded: Histogram<u64>,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Default)]
 struct Results {
     kinds: Vec<Kind>,
     errors: u64,
     first_error: Option<String>,
-    /// Requests that the target does not have.
+    /// Requests that the target does not support.
     unsupported: u64,
-    /// Requests that were made later than they should have come, by more than a millisecond.
+    /// Requests issued more than a millisecond after their due time.
     late: u64,
     late_max: Duration,
     took: Duration,
@@ -161,13 +162,13 @@ impl Results {
     }
 }
 
-/// A replay under way.
+/// A replay in progress.
 struct Replay<'a> {
     trace: &'a MadeTrace,
     pace: Pace,
     interrupt: &'a Interrupt,
     next: AtomicU64,
-    /// A thread cannot go on, so that none should.
+    /// A thread failed, so all must stop.
     broken: AtomicBool,
     results: Mutex<Results>,
 }
@@ -197,7 +198,7 @@ impl<'a> Replay<'a> {
                 match thread.spawn_scoped(scope, move || self.work(&mut connection, began)) {
                     Ok(thread) => threads.push(thread),
                     Err(error) => {
-                        self.broken.store(true, Ordering::Relaxed); // the others end
+                        self.broken.store(true, Ordering::Relaxed); // makes the others stop
                         let what = format!("cannot start a thread: {error}");
                         let failure = Failure::new(MessageId::CliSystem, what);
                         return vec![failure.hint("give a smaller --depth, or raise the limit (ulimit -u)")];
@@ -224,7 +225,7 @@ impl<'a> Replay<'a> {
         failures.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// Takes requests until there are none.
+    /// Takes requests until none are left.
     fn work(&self, connection: &mut Connection, began: Instant) -> Result<(), Failure> {
         while !self.interrupt.came() && !self.broken.load(Ordering::Relaxed) {
             let at = self.next.fetch_add(1, Ordering::Relaxed) as usize;
@@ -242,8 +243,8 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Waits until a request comes; when that was, if the trace says. `None`: it is not to be made
-    /// any more.
+    /// Waits until a request is due; returns the due time if the trace has one. `None`: the replay
+    /// has been stopped.
     fn wait_until_due(&self, record: &Record, began: Instant) -> Option<Option<Instant>> {
         let Pace::Recorded { speed } = self.pace else { return Some(None) };
         let first = self.trace.requests().first().map_or(0, |first| first.at_ns);

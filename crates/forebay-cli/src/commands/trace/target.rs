@@ -1,4 +1,4 @@
-//! Where a trace is replayed to: an NBD export, or a block device or file.
+//! Targets of a replay: an NBD export, or a block device or file.
 
 use crate::message;
 use std::fs::{File, OpenOptions};
@@ -18,21 +18,21 @@ use crate::client::{self, Admin, escaped};
 use crate::failure::{Failure, system};
 use crate::screen::harmless;
 
-/// So long a server may be silent.
+/// Time limit for a server's reply.
 const SILENCE: Duration = Duration::from_secs(120);
-/// Longest request without payload that is made, in bytes.
+/// Longest request without payload, in bytes.
 const PART_BYTES: usize = 1 << 30;
-/// What direct I/O is aligned to.
+/// Alignment of direct I/O.
 const ALIGN: usize = 4096;
 
-/// What is replayed to.
+/// The target of a replay.
 pub(super) struct Target {
-    /// For messages.
+    /// Name in messages.
     pub(super) name: String,
     pub(super) size_bytes: u64,
     place: Place,
     writes: bool,
-    /// Nobody else uses a file or device that is written to, as long as this is open.
+    /// Holds a file or device exclusively while the replay may write to it.
     _alone: Option<File>,
 }
 
@@ -41,14 +41,14 @@ enum Place {
     File { path: PathBuf, flags: i32 },
 }
 
-/// One way to it, with one request at a time.
+/// A connection, with one request at a time.
 pub(super) enum Connection {
     Nbd { client: Box<NbdClient<Transport>>, cookie: u64, data: Vec<u8> },
     File { file: File, memory: Vec<u8> },
 }
 
 impl Target {
-    /// Finds it: a URI, a path, or a volume of the daemon.
+    /// Resolves a URI, a path, or a volume of the daemon.
     pub(super) fn find(text: &str, admin: &Admin, writes: bool) -> Result<Self, Failure> {
         if text.starts_with('/') || text.starts_with("./") || text.starts_with("../") {
             return Self::file(text.into(), writes);
@@ -116,7 +116,7 @@ impl Target {
         Ok(Self { name, size_bytes, place, writes, _alone: alone })
     }
 
-    /// Another way to it.
+    /// Opens another connection.
     pub(super) fn connect(&self, number: usize) -> Result<Connection, Failure> {
         match &self.place {
             Place::File { path, flags } => {
@@ -144,8 +144,8 @@ impl Target {
     }
 }
 
-/// Takes a file or device for itself: not a disk that is mounted, nor one under a cache, which
-/// would not notice what is written past it.
+/// Opens a file or device exclusively: refuses a mounted disk, and one under a cache, which would
+/// not notice writes that bypass it.
 fn alone(path: &Path) -> Result<File, Failure> {
     let cannot = || system(format!("cannot open {}", path.display()));
     let is_block = std::fs::metadata(path).map_err(cannot())?.file_type().is_block_device();
@@ -167,7 +167,7 @@ fn alone(path: &Path) -> Result<File, Failure> {
     })
 }
 
-/// An error with its cause.
+/// Formats an error with its cause.
 fn whole(error: &ClientError) -> String {
     match std::error::Error::source(error) {
         Some(cause) => format!("{error}: {cause}"),
@@ -175,7 +175,7 @@ fn whole(error: &ClientError) -> String {
     }
 }
 
-/// Something to write: it differs from block to block, and is not zeroes.
+/// Fills memory with data for a write: it differs from block to block, and is not zeroes.
 fn fill(memory: &mut [u8], offset: u64) {
     for (number, block) in memory.chunks_mut(512).enumerate() {
         block.fill(number as u8 | 1);
@@ -186,8 +186,8 @@ fn fill(memory: &mut [u8], offset: u64) {
 }
 
 impl Connection {
-    /// Makes a request and waits for its end; false if there is no such request. The inner error is
-    /// of this request, the outer one ends everything.
+    /// Executes a request; returns false if the target does not support it. The inner error is that
+    /// of the request, the outer one ends the replay.
     pub(super) fn make(&mut self, record: &Record) -> Result<Result<bool, String>, Failure> {
         match self {
             Self::Nbd { client, cookie, data } => {
@@ -221,7 +221,7 @@ fn over_nbd(
     record: &Record,
 ) -> Result<(), ClientError> {
     let fua = if record.fua { cmd_flag::FUA } else { 0 };
-    let len = record.len as u32; // of a read or write, which `MadeTrace` has cut
+    let len = record.len as u32; // of a read or write, which `MadeTrace` has split
     match record.operation {
         Operation::Read => client.send_read(cookie, record.offset, len)?,
         Operation::Write => {
@@ -237,7 +237,7 @@ fn over_nbd(
     Ok(())
 }
 
-/// What has no payload may be longer than NBD has requests.
+/// Splits a request without payload that exceeds NBD's maximum length.
 fn in_parts(
     client: &mut NbdClient<Transport>,
     (kind, flags): (u16, u16),
@@ -253,14 +253,14 @@ fn in_parts(
     Ok(())
 }
 
-/// False if it is nothing that files have.
+/// Executes a request on a file; returns false if files do not support it.
 fn on_file(file: &File, memory: &mut Vec<u8>, record: &Record) -> std::io::Result<bool> {
     match record.operation {
         Operation::Flush => return file.sync_data().map(|()| true),
         Operation::Discard | Operation::WriteZeroes => return Ok(false),
         Operation::Read | Operation::Write => {}
     }
-    // Direct I/O is of whole, aligned blocks.
+    // Direct I/O needs whole, aligned blocks.
     let first = record.offset / ALIGN as u64 * ALIGN as u64;
     let len = (record.end() - first).next_multiple_of(ALIGN as u64) as usize;
     if memory.len() < len + ALIGN {

@@ -1,6 +1,6 @@
-//! `forebay what-if`: what other caches would make of a trace.
+//! `forebay what-if`: predicts the effect of other caches on a trace.
 //!
-//! Files: `variants` (what is to be tried), `report` (what came of it).
+//! Files: `variants` (the variants to simulate), `report` (the results).
 
 mod report;
 mod variants;
@@ -32,7 +32,7 @@ Examples:
   forebay what-if --trace db.fbtrace --cache 10% --set reclaim_policy=lru,s3fifo
   forebay what-if --trace sdb.blkparse --cache 1GiB --asap --depth 16 --json")]
 pub(crate) struct Options {
-    /// The trace: one of `forebay trace record`, or of another tool
+    /// The trace: from `forebay trace record`, or from another tool
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
     #[command(flatten)]
@@ -45,28 +45,28 @@ pub(crate) struct Options {
     /// repeated
     #[arg(long = "set", value_name = "KEY=VALUE[,VALUE]")]
     settings: Vec<String>,
-    /// Size of the volume; otherwise as recorded, or where the last request ends
+    /// Size of the volume; otherwise as recorded, or up to the end of the last request
     #[arg(long, value_name = "SIZE")]
     volume_size: Option<ByteSize>,
     /// The backing store: hdd-7200, or a time that each operation takes (500us)
     #[arg(long, value_name = "MODEL", default_value = "hdd-7200", value_parser = disk)]
     disk: DiskKind,
-    /// Time of a read of the cache device, beside the time for its bytes
+    /// Time of a read of the cache device, in addition to the transfer time
     #[arg(long, value_name = "TIME", default_value = "80us", value_parser = device_time)]
     flash_read: Duration,
-    /// The same of a write
+    /// Time of a write of the cache device, in addition to the transfer time
     #[arg(long, value_name = "TIME", default_value = "20us", value_parser = device_time)]
     flash_write: Duration,
     /// Time of a flush of the cache device
     #[arg(long, value_name = "TIME", default_value = "500us", value_parser = device_time)]
     flash_flush: Duration,
-    /// Bytes that the cache device moves in a second
+    /// Bandwidth of the cache device in bytes per second
     #[arg(long, value_name = "SIZE", default_value = "1GB", value_parser = positive)]
     flash_bandwidth: ByteSize,
-    /// Time that each request takes beside what devices and processor take
+    /// Time of each request in addition to devices and processor
     #[arg(long, value_name = "TIME", default_value = "35us", value_parser = device_time)]
     path: Duration,
-    /// Time that each request needs of the processor, one after the other
+    /// Processor time of each request, one after the other
     #[arg(long, value_name = "TIME", default_value = "24us", value_parser = device_time)]
     processor: Duration,
     #[command(flatten)]
@@ -79,22 +79,22 @@ pub(crate) struct Options {
 /// Longest time of one operation.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// When requests come.
+/// Arrival times of requests.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct PaceOptions {
-    /// So many times faster than recorded
+    /// Factor by which to speed up the recorded times
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = speed, conflicts_with = "asap")]
     pub(crate) speed: f64,
-    /// As soon as fewer requests are in flight than --depth says, whatever was recorded
+    /// As soon as fewer than --depth requests are in flight, regardless of the recorded times
     #[arg(long)]
     pub(crate) asap: bool,
-    /// Requests in flight at most; what comes beyond that waits
+    /// Maximum number of requests in flight; further ones wait
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) depth: u32,
 }
 
 impl PaceOptions {
-    /// As the model takes it. A trace without times is as fast as possible.
+    /// Returns the pace for the model. A trace without times runs as fast as possible.
     pub(crate) fn pace(&self, lasts_ns: u64) -> Pace {
         if self.asap || lasts_ns == 0 { Pace::AsFast } else { Pace::Recorded { speed: self.speed } }
     }
@@ -122,7 +122,8 @@ fn disk(text: &str) -> Result<DiskKind, String> {
     Ok(DiskKind::Constant(nanos(time)))
 }
 
-/// Time of an operation. The model adds such times up in nanoseconds, for millions of requests.
+/// Parses the time of an operation. The model sums such times in nanoseconds, for millions of
+/// requests.
 fn device_time(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text).map_err(|error| error.to_string())?;
     if time <= TIME_MAX { Ok(time) } else { Err("it is at most 1min".into()) }
@@ -132,7 +133,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Tries everything that was asked for.
+/// Simulates all requested variants.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let interrupt = Interrupt::listen()?;
     let choices = variants::choices(&options.settings)?;
@@ -170,7 +171,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     }
 }
 
-/// All variants, as many at once as there are processors.
+/// Simulates all variants, with as many threads as there are processors.
 fn try_all(variants: &[Variant], trace: &MadeTrace, interrupt: &Interrupt) -> Result<Vec<Figures>, Failure> {
     let each = trace.requests().len() as u64;
     let progress = Progress::new("what-if", each * variants.len() as u64);
@@ -205,7 +206,7 @@ fn try_all(variants: &[Variant], trace: &MadeTrace, interrupt: &Interrupt) -> Re
         let started = (1..threads)
             .map(|_| std::thread::Builder::new().name("what-if".into()).spawn_scoped(scope, work))
             .take_while(Result::is_ok);
-        let _ = started.count(); // what no thread does is done here
+        let _ = started.count(); // this thread does the work if no thread started
         work();
     });
     let results = results.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());

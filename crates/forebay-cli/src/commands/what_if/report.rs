@@ -1,4 +1,4 @@
-//! What came of the tries: a line for each, then latencies by the way that requests went.
+//! Results of the simulated variants: a line for each, then latencies by the path of the requests.
 
 use forebay_whatif::{DiskKind, Figures, MadeTrace, Pace, PathFigures, RequestOutcome};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::table::{Column, Table, Width};
 
 type Tried<'a> = [(&'a Variant, &'a Figures)];
 
-/// The way of a request in a word or two.
+/// Returns a short name of a request's path.
 fn path_name(path: RequestOutcome) -> &'static str {
     match path {
         RequestOutcome::ReadHit => "read hit",
@@ -41,7 +41,7 @@ fn pct(share: Option<f64>) -> String {
     share.map_or_else(|| "-".into(), |share| format!("{share:.1} %"))
 }
 
-/// For people.
+/// Returns the text for display.
 pub(super) fn text(trace: &MadeTrace, common: &Common, tried: &Tried<'_>, width: Width) -> String {
     let mut text = wrapped(&heading(trace, common), width) + "\n";
     text += &(summary(tried).within(width) + "\n");
@@ -133,7 +133,7 @@ fn ways(tried: &Tried<'_>) -> Table {
     table
 }
 
-/// What has to be known of a try beside its figures.
+/// Returns a note on the validity of a variant's figures.
 fn note(common: &Common, figures: &Figures) -> Option<String> {
     let mut said = Vec::new();
     if figures.waited > 0 && common.pace != Pace::AsFast {
@@ -161,7 +161,7 @@ fn note(common: &Common, figures: &Figures) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-/// For scripts.
+/// Returns the JSON document.
 pub(super) fn document(trace: &MadeTrace, common: &Common, tried: &Tried<'_>) -> Value {
     let disk = match common.disk {
         DiskKind::Hdd7200 => json!("hdd-7200"),

@@ -1,7 +1,7 @@
-//! What is to be tried: every size of the cache with every combination of values.
+//! The variants to simulate: every cache size with every combination of values.
 //!
-//! Settings are those of the registry (`forebay set`). One that changes nothing that is modelled is
-//! taken, and that is said.
+//! Settings are those of the registry (`forebay set`). A setting with no effect on the model is
+//! accepted with a note.
 
 use crate::message;
 use forebay_admin::MessageId;
@@ -16,7 +16,7 @@ use forebay_whatif::{DiskKind, FlashTimes, MadeTrace, Pace, Plan, PlanError};
 use crate::failure::Failure;
 use crate::screen::harmless;
 
-/// Most that is tried at once.
+/// Maximum number of variants.
 const VARIANTS_MAX: usize = 64;
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
@@ -49,12 +49,12 @@ impl FromStr for CacheSize {
 #[derive(Debug)]
 pub(super) struct Choice {
     tunable: &'static Tunable,
-    /// As it was given: values of other names are read in their way.
+    /// As given: it determines how values are parsed.
     key: String,
     values: Vec<String>,
 }
 
-/// What all variants have in common.
+/// Parameters that all variants share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Common {
     pub(super) volume_bytes: u64,
@@ -66,18 +66,18 @@ pub(super) struct Common {
     pub(super) depth: usize,
 }
 
-/// One of them.
+/// One variant.
 #[derive(Debug)]
 pub(super) struct Variant {
     pub(super) plan: Plan,
-    /// The settings that were given, with their values.
+    /// The given settings, with their values.
     pub(super) settings: Vec<(&'static str, String)>,
-    /// Of those, what is not the same in all variants.
+    /// The values that differ between the variants.
     pub(super) differs: String,
 }
 
 impl Variant {
-    /// What to do after this error.
+    /// Returns advice for this error.
     pub(super) fn hint(&self, error: &PlanError) -> &'static str {
         match error {
             PlanError::Cache { .. } => "choose a larger --cache, or another segment_size",
@@ -87,10 +87,10 @@ impl Variant {
     }
 }
 
-/// What has a part in the model, beside what can be changed while a pool is open.
+/// Settings with an effect on the model that cannot be changed while a pool is open.
 const AT_START: [&str; 2] = ["scratch_size", "segment_size"];
 
-/// Reads `KEY=VALUE,VALUE`.
+/// Parses `KEY=VALUE,VALUE`.
 pub(super) fn choices(settings: &[String]) -> Result<Vec<Choice>, Failure> {
     let mut choices: Vec<Choice> = Vec::new();
     for text in settings {
@@ -126,7 +126,7 @@ fn unknown(key: &str) -> Failure {
     Failure::usage(MessageId::SettingUnknown, format!("there is no setting \"{}\"", harmless(key))).hint(hint)
 }
 
-/// All combinations.
+/// Returns all combinations.
 pub(super) fn all(
     caches: &[CacheSize],
     choices: &[Choice],
@@ -160,7 +160,7 @@ pub(super) fn all(
     Ok(variants)
 }
 
-/// The combination of this number.
+/// Returns the combination of this number.
 fn variant(
     cache_bytes: u64,
     choices: &[Choice],

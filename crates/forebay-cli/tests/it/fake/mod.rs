@@ -1,6 +1,6 @@
-//! A daemon that only answers: the routes of the admin API over a unix socket, with one pool, two
-//! volumes, and jobs that go on with every look until they are done or cancelled. It remembers
-//! every request that changes something.
+//! A fake daemon: the routes of the admin API over a Unix socket, with one pool, two volumes, and
+//! jobs that advance with every query until they are done or cancelled. It records every request
+//! that changes something.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -12,23 +12,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What the daemon remembers.
+/// The recorded state.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     /// Method, path with query, and body of requests other than GET.
     pub(crate) asked: Vec<(String, String, Value)>,
-    /// What job j1 does: what was begun last. A flush if nothing was.
+    /// Operation of job j1: the last one requested; `None`: a flush.
     pub(crate) kind: Option<&'static str>,
-    /// Percent of job j1 done; it goes on by `step` at every look.
+    /// Progress of job j1 in percent; advances by `step` with every query.
     pub(crate) percent: f64,
     pub(crate) step: f64,
-    /// What becomes of job j1 in the end.
+    /// Final state of job j1.
     pub(crate) ending: &'static str,
     /// `Last-Event-ID` of every connection for events.
     pub(crate) resumed: Vec<Option<String>>,
 }
 
-/// A running one. It ends with the test.
+/// A running fake daemon. It ends with the test.
 pub(crate) struct Fake {
     pub(crate) folder: tempfile::TempDir,
     pub(crate) memory: Arc<Mutex<Memory>>,
@@ -47,13 +47,13 @@ impl Fake {
         self.folder.path().join("admin.sock")
     }
 
-    /// The last request that changed something.
+    /// Returns the last request that changed something.
     pub(crate) fn last(&self) -> (String, String, Value) {
         self.memory.lock().unwrap().asked.last().cloned().expect("nothing was asked")
     }
 }
 
-/// Serves on a thread of its own.
+/// Serves on its own thread.
 pub(crate) fn serve(socket: &Path, memory: Arc<Mutex<Memory>>) {
     let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -93,7 +93,7 @@ async fn answer(State(memory): State<Arc<Mutex<Memory>>>, request: Request<Body>
     }
 }
 
-/// The job that a request begins.
+/// Returns the job that a request starts.
 fn begun(method: &str, path: &str) -> Option<&'static str> {
     Some(match (method, path) {
         ("POST", "/v1/pools/fast/shrink") => "shrink",
@@ -153,8 +153,8 @@ fn rest(method: &str, path: &str) -> Response {
     (StatusCode::from_u16(status).unwrap(), [(header::CONTENT_TYPE, kind)], value.to_string()).into_response()
 }
 
-/// Two events; then the stream ends, as if the daemon had been restarted. The next stream goes on
-/// with a gap.
+/// Sends two events; then the stream ends, as if the daemon had been restarted. The next stream
+/// continues with a gap.
 fn events(memory: &Mutex<Memory>, last_id: Option<String>) -> Response {
     let mut memory = memory.lock().unwrap();
     memory.resumed.push(last_id);
@@ -224,7 +224,7 @@ fn alarm(acknowledged: Value) -> Value {
         "seen": "2023-11-14T22:13:20Z", "repeats": 0, "acknowledged": acknowledged })
 }
 
-/// Numbers that move a little, for `forebay top`.
+/// Returns numbers that vary a little, for `forebay top`.
 fn stats() -> Value {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
     let wave = 5000 + (now / 100 % 40) * 250;

@@ -1,4 +1,4 @@
-//! The real program in a private folder: a disk, a cache, and perhaps a daemon that serves them.
+//! The real program in a private directory: a disk, a cache, and perhaps a daemon that serves them.
 
 use forebay_export::nbd::client::{NbdClient, Transport};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -28,12 +28,12 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// Where the volume is for clients.
+    /// Returns the URI of the volume.
     pub(crate) fn uri(&self) -> String {
         format!("nbd+unix:///vol?socket={}", self.path("nbd").display())
     }
 
-    /// Serves the disk with a cache of this size.
+    /// Returns the command that serves the disk with a cache of this size.
     pub(crate) fn command(&self, cache_size: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
         command
@@ -44,7 +44,7 @@ impl World {
         command
     }
 
-    /// Runs it until so many exports are ready.
+    /// Starts it and waits until so many exports are ready.
     pub(crate) fn serve(&mut self, mut command: Command, exports: usize) {
         let log = std::fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
         let mut daemon = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
@@ -54,7 +54,7 @@ impl World {
             let line = lines.next().unwrap_or_else(|| panic!("{}", self.log())).unwrap();
             assert!(line.starts_with("ready: "), "{line}");
         }
-        // The pipe must not fill.
+        // Drain the pipe, so that it does not fill.
         std::thread::spawn(move || lines.for_each(drop));
     }
 
@@ -72,7 +72,7 @@ impl World {
         daemon.wait().unwrap();
     }
 
-    /// Stops the daemon where it is; it does nothing more until [`World::resume`], or a kill.
+    /// Suspends the daemon until [`World::resume`], or a kill.
     #[allow(dead_code, reason = "only one of the programs of tests needs it")]
     pub(crate) fn pause(&self) {
         let pid = Pid::from_child(self.daemon.as_ref().unwrap());
