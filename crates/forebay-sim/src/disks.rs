@@ -168,6 +168,9 @@ pub struct Disks {
     /// An extension was lost, and one of its segments does not reveal its use: blocks that are
     /// clean there by the checkpoint may be overwritten.
     pub untold: bool,
+    /// An extension was lost at a crash. A later crash, before the engine has written another one,
+    /// can tear the segments that revealed their use until then.
+    pub extension_lost: bool,
     /// The volumes as their operator sees them.
     pub volumes: Vec<VolumeStatus>,
     /// Bytes of the cache device that belong to the pool.

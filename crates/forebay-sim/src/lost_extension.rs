@@ -21,11 +21,13 @@ use forebay_format::{BLOCK_BYTES, WindowExtension};
 pub(crate) fn lose_extension(plan: &Plan, snapshot: &mut Snapshot) {
     // Separate generator, so that the other draws do not change.
     let own = &mut Rng::new(snapshot.rng.clone().word() ^ 0x4558_5445_4e53);
-    if plan.lost_extensions_of == 0 || !own.chance(1, plan.lost_extensions_of) {
+    let loses = plan.lost_extensions_of > 0 && own.chance(1, plan.lost_extensions_of);
+    snapshot.disks.extension_lost |= loses;
+    let cache = &mut snapshot.disks.devices[CACHE];
+    snapshot.disks.untold |= snapshot.disks.extension_lost && !all_can_tell(plan, cache.visible());
+    if !loses {
         return;
     }
-    let cache = &mut snapshot.disks.devices[CACHE];
-    snapshot.disks.untold |= !all_can_tell(plan, cache.visible());
     let both = own.chance(1, 2);
     let one = own.pick(&EXTENSION_BLOCKS);
     for block in EXTENSION_BLOCKS.iter().filter(|slot| both || **slot == one).flatten() {

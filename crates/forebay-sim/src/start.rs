@@ -64,6 +64,7 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
         dirty_slots: DirtySlots::new(&plan.geometry, plan.cache_bytes_max()),
         damaged: false,
         untold: false,
+        extension_lost: false,
         volumes,
         cache_bytes: plan.cache_bytes,
         cache_pending: None,

@@ -113,6 +113,11 @@ const SEEDS: &[(u64, u64, &str)] = &[
         4,
         "the judge wanted a change found in a sample, of a store that had kept no samples after a failed flush",
     ),
+    (
+        43_400_000,
+        410,
+        "the judge forgot at a second crash that an extension was lost at the first, and the second tore its segments",
+    ),
 ];
 
 #[test]
