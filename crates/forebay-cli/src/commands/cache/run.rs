@@ -52,8 +52,10 @@ pub(super) fn run(client: &Client, note: &Note, mut begun: Begun) -> Result<(), 
     let interrupted_at = begun.begun.last().copied();
     let is_resumed = interrupted_at.is_some();
     note.write(&begun)?;
+    let mut downtime = Downtime::default();
     for at in 0..begun.plan.len() {
         let step = begun.plan[at].clone();
+        downtime.begins(&step);
         // The notification of systemd may be missing, which is not visible.
         let is_half = interrupted_at == Some(at) && step.has_two_halves();
         let done = match step.is_so(client) {
@@ -68,9 +70,38 @@ pub(super) fn run(client: &Client, note: &Note, mut begun: Begun) -> Result<(), 
         if let Err(failure) = done {
             return Err(give_up(client, note, &begun, failure));
         }
+        downtime.ends(&step);
     }
     note.remove()?;
-    screen::print(&begun.ending)
+    screen::print(&format!("{}{}", begun.ending, downtime.words()))
+}
+
+/// How long the file system was unmounted.
+#[derive(Default)]
+struct Downtime {
+    since: Option<Instant>,
+    took: Option<Duration>,
+}
+
+impl Downtime {
+    fn begins(&mut self, step: &Step) {
+        if matches!(step, Step::Unmount(_)) {
+            self.since = Some(Instant::now());
+        }
+    }
+
+    fn ends(&mut self, step: &Step) {
+        if matches!(step, Step::Mount(_)) {
+            self.took = self.since.map(|since| since.elapsed());
+        }
+    }
+
+    /// Nothing if this process did not do both: an earlier one was interrupted.
+    fn words(&self) -> String {
+        self.took.map_or_else(String::new, |took| {
+            format!("the file system was unmounted for {:.2} s\n", took.as_secs_f64())
+        })
+    }
 }
 
 /// Notes a step before it begins; if that fails, the step does not begin.
