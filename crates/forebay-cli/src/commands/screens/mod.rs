@@ -1,5 +1,4 @@
-//! Screens at several widths: golden files, and the page of the documentation generated from the
-//! same texts. `UPDATE_GOLDEN=1` rewrites all of them.
+//! Screens at several widths, compared with golden files. `UPDATE_GOLDEN=1` rewrites them.
 
 pub(super) mod fixture;
 
@@ -21,19 +20,6 @@ use crate::table::widest;
 /// Widths of terminals, and sizes of the screen of `forebay top`.
 const WIDTHS: [u16; 4] = [50, 80, 120, 200];
 const TOPS: [(u16, u16); 4] = [(50, 20), (80, 24), (120, 40), (200, 60)];
-
-const HEAD: &str = "\
-# Screens
-
-Made by `crates/forebay-cli/src/commands/screens/mod.rs` from what the commands print; do not edit by hand.
-
-- **On a terminal** every table fits it. Where there is no room for all columns, the least important are left out and
-  named below the table. Words wrap, numbers are never cut.
-- **Not on a terminal** lines are as long as they need to be, so that `grep` and `awk` find them whole. If `COLUMNS` is
-  set, it is the width: `watch forebay status` fits its window. Scripts read `--json`.
-- **`forebay top`** draws larger charts on a larger terminal, and heat maps of latencies from about 40 lines on.
-  `?` shows all keys.
-";
 
 /// Returns all screens except `top`, with the command that shows each.
 fn screens(width: Width) -> Vec<(&'static str, String)> {
@@ -159,23 +145,4 @@ fn what_is_not_there_is_told_once_with_its_reason() {
         assert!(text.contains(part), "{part}:\n{text}");
     }
     assert_eq!(text.matches("No such file").count(), 1, "{text}");
-}
-
-#[test]
-fn the_page_of_screens_is_of_this_code() {
-    let mut page = HEAD.to_owned();
-    let mut add = |title: String, text: &str| {
-        page += &format!("\n## {title}\n\n```text\n{}\n```\n", text.trim_end());
-    };
-    for (command, text) in screens(Width::of(80)) {
-        add(format!("`{command}`"), &text);
-    }
-    for (width, height) in TOPS {
-        add(format!("`forebay top` in {width} columns and {height} lines"), &top::example(width, height));
-    }
-    for width in [50, 120, 200] {
-        let (command, text) = screens(Width::of(width)).swap_remove(0);
-        add(format!("`{command}` in {width} columns"), &text);
-    }
-    compare(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/use/screens.md"), &page);
 }
