@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contents_know_themselves_and_nobody_else() {
+    fn content_matches_only_its_own_bytes() {
         let mut bytes = [0; SECTOR_BYTES];
         let contents = [Content::Zero, Content::Tag(5), Content::Tag(6), Content::Tag(5).with(3, b"x")];
         for (index, content) in contents.iter().enumerate() {

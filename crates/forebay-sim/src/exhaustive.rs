@@ -662,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_named_in_the_order_of_their_use() {
+    fn blocks_are_numbered_by_first_use() {
         let all = Sequence::all(3);
         let blocks =
             |sequence: &Sequence| sequence.ops.iter().filter_map(|op| op.block()).collect::<Vec<u64>>();

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_never_written_is_zero_and_takes_no_room() {
+    fn unwritten_image_is_zero_and_sparse() {
         let mut image = Image::new(1 << 36);
         let mut bytes = [7; 10_000];
         image.read((1 << 36) - 10_000, &mut bytes);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_share_nothing_that_is_written_later() {
+    fn image_copy_ignores_later_writes() {
         let mut image = Image::new(1 << 20);
         image.write(5000, b"before");
         let copy = image.clone();

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_tells_of_its_earlier_use_if_each_block_that_counts_is_there() {
+    fn earlier_use_needs_each_block_that_counts() {
         let plan = Plan::new(1, None);
         let checkpoint = |second: SlotState| {
             let states = [SlotState::Void, SlotState::Clean, second];

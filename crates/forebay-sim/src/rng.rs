@@ -94,14 +94,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn same_seed_same_numbers() {
+    fn same_seed_gives_the_same_numbers() {
         let (mut a, mut b) = (Rng::new(7), Rng::new(7));
         assert!((0..100).all(|_| a.word() == b.word()));
         assert_ne!(Rng::new(8).word(), Rng::new(7).word());
     }
 
     #[test]
-    fn below_stays_below_and_reaches_everything() {
+    fn below_reaches_all_values_under_its_bound() {
         let mut rng = Rng::new(1);
         let mut seen = [false; 7];
         for _ in 0..1000 {

@@ -36,7 +36,7 @@ fn flushed_bytes_survive_every_power_cut() {
 }
 
 #[test]
-fn a_power_cut_reaches_every_version_and_no_other() {
+fn power_cut_reaches_each_unflushed_version() {
     let mut rng = Rng::new(4);
     let mut device = device();
     put(&mut device, 0, 1, 4096, &mut rng);
@@ -57,7 +57,7 @@ fn a_power_cut_reaches_every_version_and_no_other() {
 }
 
 #[test]
-fn a_kill_keeps_what_completed_but_does_not_make_it_durable() {
+fn kill_keeps_completed_writes_volatile() {
     let mut rng = Rng::new(5);
     let mut device = device();
     put(&mut device, 0, 1, 512, &mut rng);
@@ -74,7 +74,7 @@ fn a_kill_keeps_what_completed_but_does_not_make_it_durable() {
 }
 
 #[test]
-fn a_failed_flush_makes_nothing_durable_and_loses_nothing() {
+fn failed_flush_neither_persists_nor_drops() {
     let mut rng = Rng::new(6);
     let mut device = device();
     put(&mut device, 0, 1, 512, &mut rng);
@@ -89,7 +89,7 @@ fn a_failed_flush_makes_nothing_durable_and_loses_nothing() {
 }
 
 #[test]
-fn a_failed_flush_may_drop_what_it_should_have_kept() {
+fn failed_flush_may_drop_data() {
     let mut rng = Rng::new(9);
     let mut device = device();
     device.faults = Faults { flush_error: 1_000_000, flush_drops: true, ..Faults::default() };
@@ -107,7 +107,7 @@ fn a_failed_flush_may_drop_what_it_should_have_kept() {
 }
 
 #[test]
-fn lost_and_misdirected_writes_are_acknowledged() {
+fn lost_and_misdirected_writes_are_answered() {
     let mut rng = Rng::new(7);
     let mut device = device();
     device.faults.lost = 1_000_000;

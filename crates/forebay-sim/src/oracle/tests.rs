@@ -25,7 +25,7 @@ fn legal(oracle: &Oracle, tags: &[u64]) {
 }
 
 #[test]
-fn reads_see_the_last_write_and_writers_under_way() {
+fn reads_see_last_and_concurrent_writes() {
     let mut o = oracle();
     legal(&o, &[0]);
     let one = write(&mut o, 1);
@@ -57,7 +57,7 @@ fn a_read_may_be_as_old_as_its_submission() {
 }
 
 #[test]
-fn power_cuts_bring_back_what_was_not_flushed_and_nothing_older() {
+fn power_cut_reverts_only_to_unflushed_data() {
     let mut o = oracle();
     for tag in 1..=4 {
         let ticket = write(&mut o, tag);
@@ -80,7 +80,7 @@ fn power_cuts_bring_back_what_was_not_flushed_and_nothing_older() {
 }
 
 #[test]
-fn what_was_written_past_the_cache_and_survived_is_not_hidden() {
+fn surviving_bypass_writes_are_not_hidden() {
     let mut o = oracle();
     let one = write(&mut o, 1);
     o.end_write(one, true, false);
@@ -111,7 +111,7 @@ fn fua_forgets_what_came_before() {
 }
 
 #[test]
-fn an_image_is_in_order_if_one_instant_explains_it() {
+fn image_in_order_matches_one_instant() {
     let mut o = oracle();
     let mut put = |sector: u64, tag: u64, flush: bool| {
         let range = (sector * 512, 512);
@@ -145,7 +145,7 @@ fn an_image_is_in_order_if_one_instant_explains_it() {
 }
 
 #[test]
-fn a_flush_covers_only_what_was_acknowledged_when_it_was_made() {
+fn flush_covers_only_acknowledged_writes() {
     let mut o = oracle();
     let begun = o.begin();
     let one = write(&mut o, 1);
@@ -156,7 +156,7 @@ fn a_flush_covers_only_what_was_acknowledged_when_it_was_made() {
 }
 
 #[test]
-fn after_a_kill_the_first_read_settles_but_a_power_cut_may_undo() {
+fn first_read_after_a_kill_settles_content() {
     let mut o = oracle();
     write(&mut o, 1);
     o.kill();
@@ -188,7 +188,7 @@ fn parts_of_sectors_compose() {
 }
 
 #[test]
-fn failed_writes_leave_old_and_new_until_the_next_write() {
+fn failed_write_allows_old_and_new_data() {
     let mut o = oracle();
     let one = write(&mut o, 1);
     o.end_write(one, false, false);

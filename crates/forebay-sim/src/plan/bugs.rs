@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_bug_has_one_row_in_the_order_of_their_definition() {
+    fn each_bug_has_one_row_in_definition_order() {
         let rows: Vec<_> = BUGS.iter().map(|(bug, ..)| *bug).collect();
         let all: Vec<_> = PlantedBug::ALL.iter().map(|(bug, _)| *bug).collect();
         assert_eq!(rows, all);

@@ -62,7 +62,7 @@ fn every_rare_path_is_taken() {
 }
 
 #[test]
-fn what_is_too_rare_for_seeds_is_required_by_a_directed_test() {
+fn rare_marks_have_directed_tests() {
     for name in RARE {
         let known = CoverageMark::ALL.iter().find(|(_, known, _)| known == name);
         let (mark, ..) = known.unwrap_or_else(|| panic!("{name} is no coverage mark"));

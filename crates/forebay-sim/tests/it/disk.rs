@@ -75,7 +75,7 @@ fn scattered(gap_kib: u64, times: ArmTimes, seconds: u64) -> (u64, u64) {
 }
 
 #[test]
-fn scattered_blocks_leave_as_long_writes_where_a_move_costs_more_than_a_gap() {
+fn scattered_blocks_use_gaps_on_slow_seeks() {
     let (filled, gaps) = scattered(512, ArmTimes::default(), 10);
     let (single, none) = scattered(0, ArmTimes::default(), 10);
     // About four times as many: currently 3.99.
@@ -87,7 +87,7 @@ fn scattered_blocks_leave_as_long_writes_where_a_move_costs_more_than_a_gap() {
 }
 
 #[test]
-fn a_store_without_moves_is_left_alone_between_dirty_blocks() {
+fn flash_store_gets_few_gap_writes() {
     let flash =
         ArmTimes { seek_min_ns: 1_000, seek_max_ns: 1_000, rotation_ns: 20_000, bytes_per_s: 400_000_000 };
     let (destaged, gaps) = scattered(512, flash, 1);
@@ -95,7 +95,7 @@ fn a_store_without_moves_is_left_alone_between_dirty_blocks() {
 }
 
 #[test]
-fn destage_beside_readers_that_miss_is_even_and_the_level_finds_its_place() {
+fn destage_is_even_next_to_missing_readers() {
     let mut client = Client::new(VolumeSettings::default(), ArmTimes::default(), 70);
     client.run(60);
     let mut windows = Vec::new();
@@ -113,7 +113,7 @@ fn destage_beside_readers_that_miss_is_even_and_the_level_finds_its_place() {
 }
 
 #[test]
-fn fills_share_headers_and_the_cache_holds_what_it_has_room_for() {
+fn fills_share_headers_and_use_the_capacity() {
     let mut client = Client::new(VolumeSettings::default(), ArmTimes::default(), 100);
     client.machine.disks[0].set_fast(Some(100_000));
     client.run(1);
@@ -124,7 +124,7 @@ fn fills_share_headers_and_the_cache_holds_what_it_has_room_for() {
 }
 
 #[test]
-fn a_drain_with_gaps_ends_and_leaves_nothing() {
+fn drain_with_gaps_ends_with_nothing_dirty() {
     let mut client = Client::new(
         VolumeSettings { dirty_low_pct: 60, ..VolumeSettings::default() },
         ArmTimes::default(),

@@ -13,7 +13,7 @@ const SEEDS: usize = 16;
 const PER_SEED: u64 = 120;
 
 #[test]
-fn a_member_that_was_replaced_serves_nothing_wrong_elsewhere() {
+fn replaced_member_serves_no_wrong_data() {
     let runs = workers::each(SEEDS, |index| {
         let seed = 1 + 7919 * index as u64;
         let plan = Plan::new(seed, Some(PlantedBug::LeaveOldBelieved));

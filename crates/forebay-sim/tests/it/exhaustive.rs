@@ -20,7 +20,7 @@ fn short_sequences_survive_every_crash() {
 }
 
 #[test]
-fn a_sequence_does_the_same_twice() {
+fn sequence_is_deterministic() {
     let only = Sequence::named("writeback.together.write0+bypass0+flush");
     let options = ExhaustiveOptions { only, ..ExhaustiveOptions::default() };
     let (first, second) = (exhaust(&options), exhaust(&options));

@@ -4,7 +4,7 @@ use forebay_sim::PlantedBug;
 use forebay_sim::hostile::{Hostility, Outcome, run_hostile};
 
 #[test]
-fn devices_that_are_not_what_they_seem_serve_nothing_wrong() {
+fn hostile_devices_serve_no_wrong_data() {
     let report = run_hostile(1, 52, None, &mut |_| {});
     assert!(report.violations.is_empty(), "{:#?}", report.violations);
     for (hostility, name) in Hostility::ALL {
@@ -21,7 +21,7 @@ fn devices_that_are_not_what_they_seem_serve_nothing_wrong() {
 }
 
 #[test]
-fn what_an_earlier_use_of_a_segment_left_is_not_believed() {
+fn earlier_use_of_a_segment_is_not_believed() {
     let report = run_hostile(1, 40, Some(PlantedBug::BelieveEarlierUse), &mut |_| {});
     let (seed, what) = report.violations.first().expect("the planted bug is noticed");
     println!("believe-earlier-use: {} of 40 seeds, first {seed}: {what}", report.violations.len());
@@ -33,7 +33,7 @@ fn what_an_earlier_use_of_a_segment_left_is_not_believed() {
 }
 
 #[test]
-fn an_older_copy_is_refused_by_what_is_known_from_outside() {
+fn older_copy_is_refused_by_outside_record() {
     let report = run_hostile(1, 20, None, &mut |_| {});
     assert!(report.count(Hostility::OlderAfterCrash, Outcome::Refused) > 20, "{:#?}", report.outcomes);
     assert!(report.count(Hostility::OlderAfterStop, Outcome::Refused) > 10, "{:#?}", report.outcomes);

@@ -213,7 +213,7 @@ fn assert_lively_for(load: &Load, count: u64) {
 }
 
 #[test]
-fn writes_to_a_full_cache_wait_for_so_many_flushes_and_no_more() {
+fn full_cache_writes_wait_for_few_flushes() {
     for cache in [(18, 16), (40, 16), (20, 64)] {
         for dirty in [(90, 90), (5, 90)] {
             for (depth, most) in [(1, 1), (1, 8), (16, 1), (16, 8)] {
@@ -225,7 +225,7 @@ fn writes_to_a_full_cache_wait_for_so_many_flushes_and_no_more() {
 
 /// Reclaim compacts: its moves must not delay writers.
 #[test]
-fn writes_over_data_that_fits_wait_no_longer() {
+fn overwrites_of_fitting_data_do_not_stall() {
     for cache in [(300, 16), (256, 64)] {
         for fill_pct in [70, 85, 95] {
             let blocks = cache.0 * u64::from(cache.1) * fill_pct / 100;
@@ -237,7 +237,7 @@ fn writes_over_data_that_fits_wait_no_longer() {
 }
 
 #[test]
-fn every_kind_of_request_is_answered_though_others_come_without_end() {
+fn every_request_is_answered_under_load() {
     for (cache, blocks) in [((18, 16), 4_000), ((40, 16), 4_000), ((20, 64), 4_000), ((200, 64), 30_000)] {
         for dirty in [(90, 90), (5, 90), (10, 50)] {
             assert_lively(&Load { cache, blocks, dirty, mix: EVERYTHING, large: Some(50), ..SMALL });
@@ -246,7 +246,7 @@ fn every_kind_of_request_is_answered_though_others_come_without_end() {
 }
 
 #[test]
-fn in_an_ordered_volume_too() {
+fn ordered_volume_answers_all_requests() {
     for cache in [(40, 16), (20, 64)] {
         let ordered = Load { cache, order: DestageOrder::Ordered, large: Some(50), ..SMALL };
         assert_lively(&ordered);
@@ -258,7 +258,7 @@ fn in_an_ordered_volume_too() {
 }
 
 #[test]
-fn who_waits_at_a_dirty_limit_does_not_wait_for_marks_to_gather() {
+fn throttled_writers_do_not_wait_for_marks() {
     let mut found = 0;
     for cache in [(40, 16), (200, 64)] {
         for depth in [1, 4] {

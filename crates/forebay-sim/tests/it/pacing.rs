@@ -20,7 +20,7 @@ fn lazy() -> VolumeSettings {
 }
 
 #[test]
-fn a_steady_load_with_a_flush_period_is_destaged_evenly_and_in_time() {
+fn flush_period_destages_evenly_and_in_time() {
     let mut rig = Rig::new(VolumeSettings { flush_period: 60 * SECOND, ..lazy() });
     rig.run(writes(200), 120);
     rig.samples.clear();
@@ -35,7 +35,7 @@ fn a_steady_load_with_a_flush_period_is_destaged_evenly_and_in_time() {
 }
 
 #[test]
-fn without_a_flush_period_nothing_is_destaged_below_the_low_level() {
+fn destage_needs_low_level_or_flush_period() {
     let mut rig = Rig::new(lazy());
     rig.run(writes(200), 60);
     assert_eq!(rig.machine.engine.stats().destage_writes, 0);
@@ -45,7 +45,7 @@ fn without_a_flush_period_nothing_is_destaged_below_the_low_level() {
 }
 
 #[test]
-fn a_background_drain_keeps_a_reader_within_twice_its_latency_and_ends() {
+fn background_drain_at_most_doubles_latency() {
     let reader = Load { writes_per_s: 0, readers: 1 };
     let mut rig = Rig::new(lazy());
     rig.run(writes(200), 10);
@@ -67,7 +67,7 @@ fn a_background_drain_keeps_a_reader_within_twice_its_latency_and_ends() {
 }
 
 #[test]
-fn a_latency_target_is_kept_where_the_cache_has_room_and_gives_way_where_it_has_not() {
+fn latency_target_holds_while_room_is_left() {
     let run = |latency_target: u64, dirty_low_pct: u32, seconds: u64| {
         let mut rig = Rig::new(VolumeSettings { dirty_low_pct, latency_target, ..lazy() });
         rig.run(writes(200), 60);
@@ -93,7 +93,7 @@ fn a_latency_target_is_kept_where_the_cache_has_room_and_gives_way_where_it_has_
 }
 
 #[test]
-fn limits_hold_in_a_full_drain_too_and_the_drain_ends() {
+fn limits_hold_during_a_full_drain() {
     let mut rig = Rig::new(VolumeSettings { max_destage_iops: 40, ..lazy() });
     rig.run(writes(100), 10);
     rig.set_drain(Drain::Full);
@@ -129,7 +129,7 @@ fn a_limit_counts_from_when_it_is_set() {
 }
 
 #[test]
-fn a_disk_that_fails_is_asked_seldom_and_used_at_once_when_it_is_back() {
+fn failed_disk_is_retried_seldom() {
     let mut rig = Rig::new(VolumeSettings { flush_period: 30 * SECOND, ..lazy() });
     rig.run(writes(100), 60);
     rig.set_failing(true);
@@ -143,7 +143,7 @@ fn a_disk_that_fails_is_asked_seldom_and_used_at_once_when_it_is_back() {
 }
 
 #[test]
-fn every_order_merges_both_ways_and_can_be_changed_under_load() {
+fn orders_merge_both_ways_and_can_change() {
     let orders = [DestageOrder::Fifo, DestageOrder::Lru, DestageOrder::Elevator];
     for (order, next) in orders.into_iter().zip(orders.into_iter().cycle().skip(1)) {
         let mut rig = Rig::new(VolumeSettings { destage_order: order, ..lazy() });
@@ -169,7 +169,7 @@ fn every_order_merges_both_ways_and_can_be_changed_under_load() {
 }
 
 #[test]
-fn a_volume_at_its_limit_does_not_hold_up_another() {
+fn volume_at_its_limit_delays_no_other() {
     let mut rig = Rig::new(VolumeSettings { dirty_low_pct: 1, dirty_high_pct: 5, ..lazy() });
     rig.run(writes(20_000), 5);
     let limit = CACHE_BYTES / 4096 / 20;
@@ -225,7 +225,7 @@ fn longest_direct_write(flush_ns: u64, planted: Option<PlantedBug>) -> Option<u6
 }
 
 #[test]
-fn a_write_past_the_cache_does_not_wait_for_the_marks_of_other_blocks() {
+fn bypass_write_does_not_wait_for_marks() {
     let flush_ns = 5 * SECOND / 2;
     let longest = longest_direct_write(flush_ns, None).expect("every one is answered");
     assert!(longest <= 5 * flush_ns, "{longest} ns");

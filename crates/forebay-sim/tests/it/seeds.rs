@@ -118,6 +118,11 @@ const SEEDS: &[(u64, u64, &str)] = &[
         410,
         "the judge forgot at a second crash that an extension was lost at the first, and the second tore its segments",
     ),
+    (
+        44_700_001,
+        54,
+        "a failed flush dropped a write of an ordered volume that bypassed the cache during a detach",
+    ),
 ];
 
 #[test]

@@ -24,19 +24,19 @@ fn shrunk(bug: PlantedBug) -> Shrunk {
 }
 
 #[test]
-fn a_torn_header_that_is_accepted_needs_a_write() {
+fn accepted_torn_header_needs_a_write() {
     let shrunk = shrunk(PlantedBug::AcceptTornHeader);
     assert!(shrunk.script.iter().any(|line| line.contains("Write")));
 }
 
 #[test]
-fn a_copy_that_was_left_is_found_the_same_way_twice() {
+fn forgotten_invalidation_shrinks_the_same() {
     let first = shrunk(PlantedBug::ForgetInvalidation);
     let second = shrunk(PlantedBug::ForgetInvalidation);
     assert_eq!((first.script, first.what, first.trials), (second.script, second.what, second.trials));
 }
 
 #[test]
-fn nothing_is_shrunk_where_nothing_is_wrong() {
+fn clean_runs_are_not_shrunk() {
     assert!(shrink(1, 200, None, false).is_none());
 }

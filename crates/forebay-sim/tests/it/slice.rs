@@ -18,7 +18,7 @@ fn assert_clean(report: &Report) {
 }
 
 #[test]
-fn ten_thousand_crash_points_without_a_violation() {
+fn ten_thousand_crash_points_are_clean() {
     let reports = workers::each(PARTS, |part| simulate(1 + 1_000 * part as u64, 10_000 / PARTS as u64));
     reports.iter().for_each(assert_clean);
     assert!(reports.iter().map(|report| report.crash_points).sum::<u64>() >= 10_000);
@@ -28,7 +28,7 @@ fn ten_thousand_crash_points_without_a_violation() {
 }
 
 #[test]
-fn the_same_seed_does_the_same_twice() {
+fn same_seed_gives_the_same_run() {
     let (first, second) = (simulate(77, 1_500), simulate(77, 1_500));
     assert_clean(&first);
     assert_eq!(first.digest, second.digest);

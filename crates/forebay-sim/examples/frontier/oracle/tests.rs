@@ -30,7 +30,7 @@ fn fewest_fills(blocks: usize, trace: &[Access]) -> Vec<u64> {
 }
 
 #[test]
-fn the_oracle_has_the_most_hits_and_the_bound_is_below_what_can_be_done() {
+fn oracle_has_most_hits_and_bound_is_lower() {
     let mut rng = Rng::new(1);
     let (mut exact, mut tight) = (0, 0);
     for _ in 0..200 {
@@ -55,7 +55,7 @@ fn the_oracle_has_the_most_hits_and_the_bound_is_below_what_can_be_done() {
 }
 
 #[test]
-fn what_is_never_read_again_is_no_fill() {
+fn blocks_never_read_again_are_not_filled() {
     let read = |block| Access { block, writes: false };
     let trace: Vec<Access> = (0..100).map(read).chain([read(7)]).collect();
     let plan = Plan::new(10, &trace);
@@ -63,7 +63,7 @@ fn what_is_never_read_again_is_no_fill() {
 }
 
 #[test]
-fn what_a_write_brought_costs_no_fill() {
+fn written_blocks_cost_no_fill() {
     let trace = [true, false, false].map(|writes| Access { block: 1, writes });
     let plan = Plan::new(1, &trace);
     assert_eq!((plan.hits, plan.fills(2)), (2, 0));
@@ -71,7 +71,7 @@ fn what_a_write_brought_costs_no_fill() {
 }
 
 #[test]
-fn room_that_a_block_takes_until_it_is_written_over_brings_nothing() {
+fn room_until_an_overwrite_brings_no_hits() {
     let trace = [false, true].map(|writes| Access { block: 1, writes });
     assert_eq!(Plan::new(1, &trace).hits, 0);
 }

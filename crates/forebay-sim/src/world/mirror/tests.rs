@@ -56,7 +56,7 @@ fn read(world: &mut World, block: u64) {
 }
 
 #[test]
-fn a_volume_that_is_only_read_fills_both_halves() {
+fn read_only_volume_fills_both_halves() {
     let mut world = sound(900);
     for _ in 0..4 {
         (0..900).for_each(|block| read(&mut world, block));
@@ -80,7 +80,7 @@ fn spoil(world: &mut World, member: usize) {
 }
 
 #[test]
-fn a_copy_that_is_bad_is_written_again_before_the_other_one_goes_bad() {
+fn bad_copy_is_rewritten_from_the_good_one() {
     let mut mended = 0;
     for member in [0, 1] {
         let mut world = sound(64);
@@ -103,7 +103,7 @@ fn a_copy_that_is_bad_is_written_again_before_the_other_one_goes_bad() {
 }
 
 #[test]
-fn a_read_that_brings_wrong_bytes_does_not_condemn_the_only_good_copy() {
+fn misread_does_not_condemn_the_good_copy() {
     for (member, misreads) in [(0, 1), (0, 2), (1, 1), (1, 2)] {
         let mut world = sound(64);
         world.ask(0, RequestKind::Write { fua: true }, (0, BLOCK), Treatment::Cache).expect("no violation");

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_costs_its_bytes_and_what_does_not_a_move() {
+    fn sequential_access_costs_only_its_bytes() {
         let all = times_of(&[(0, 4096), (4096, 160_000), (1 << 28, 4096)]);
         assert_eq!(all[0], (0, 25_600));
         assert_eq!(all[1], (1, 25_600 + 1_000_000));
