@@ -189,7 +189,7 @@ def test_resize_that_the_file_cannot_take_is_done(daemon: Daemon, full: Path, fo
     daemon.refused("config.unreadable", *replace, mentions=["No space left"])
     [failed] = [event["message"] for event in daemon.events("job.failed")]
     assert "new.img" not in failed, failed
-    assert "pool fast has" in refused.stderr and "the configuration file has what was before" in refused.stderr
+    assert "pool fast has" in refused.stderr and "the configuration file has the old state" in refused.stderr
     grown = daemon.pool("fast")["capacity_bytes"]
     assert grown > before
     assert '"64MiB"' in daemon.config_path.read_text()

@@ -120,6 +120,9 @@ def test_two_recorders_of_one_volume(served: Daemon, folder: Path) -> None:
 def test_recording_is_cancelled(served: Daemon, folder: Path) -> None:
     recorder = record(served, "three", "--for", "1h")
     (job,) = running(served)
+    # A second recording does not write into the file of the first.
+    again = ["trace", "record", "db", "--for", "1s", "--to", folder / "three.fbtrace", "--overwrite"]
+    served.refused("cli.exists", *again, mentions=[folder / "three.fbtrace"])
     served("jobs", job, "--cancel")
     assert recorder.wait() == 1, "a cancelled recording is a success"
     said = recorder_said(recorder)

@@ -169,7 +169,7 @@ pub trait Admin: Send + Sync + 'static {
     fn upgrade(&self) -> Result<UpgradeBegun, AdminError> {
         Err(AdminError::new(
             MessageId::UpgradeUnsupported,
-            "this daemon cannot be followed by another",
+            "this daemon cannot hand over to a successor",
             "restart it",
         ))
     }

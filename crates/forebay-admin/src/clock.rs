@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_manual_clock_moves_only_when_told() {
+    fn manual_clock_moves_only_on_request() {
         let clock = ManualClock::new(1_000);
         assert_eq!((clock.monotonic_ns(), clock.unix_ns()), (0, 1_000));
         clock.advance(Duration::from_nanos(5));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_clock_knows_that_it_is_after_2020() {
+    fn system_clock_is_later_than_2020() {
         let clock = SystemClock::new();
         let before = clock.monotonic_ns();
         assert!(clock.unix_ns() > 1_577_836_800_000_000_000);

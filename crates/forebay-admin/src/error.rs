@@ -6,8 +6,9 @@ use thiserror::Error;
 use utoipa::ToSchema;
 
 /// Hint for a failure to start a thread.
-const NO_THREAD: &str = "nothing was begun; the daemon is at a limit of its service (TasksMax=, LimitNPROC=, LimitAS=), its cgroup \
-                             (pids.max), or the machine (threads-max): raise it, then try again";
+const NO_THREAD: &str = "nothing was started; the daemon is at a limit of its service (TasksMax=, \
+                             LimitNPROC=, LimitAS=), its cgroup (pids.max), or the machine (threads-max): \
+                             raise it, then try again";
 
 /// Why a request failed. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, ToSchema)]

@@ -66,7 +66,7 @@ impl WearInfo {
     pub fn concerns(&self) -> Vec<String> {
         let mut concerns = Vec::new();
         if self.failing {
-            concerns.push("it calls itself failing".into());
+            concerns.push("it reports that it is failing".into());
         }
         if let Some(used) = self.used_pct.filter(|used| *used >= USED_CONCERN_PCT) {
             concerns.push(format!("{used} % of its rated life is used"));

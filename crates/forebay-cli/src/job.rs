@@ -128,8 +128,8 @@ impl Job {
     /// Returns the failure for a job whose daemon has ended. The job may have completed just
     /// before.
     fn out_of_sight(&self, why: &str) -> Failure {
-        Failure::new(MessageId::JobOutOfSight, format!("{}: it is not known how that ended: {why}", self.title())).hint(
-            "the daemon was stopped, upgraded or too busy just then: `forebay jobs` and `forebay status` show what is so now",
+        Failure::new(MessageId::JobOutOfSight, format!("{}: the result is unknown: {why}", self.title())).hint(
+            "the daemon was stopped, upgraded or too busy at that moment: `forebay jobs` and `forebay status` show the current state",
         )
     }
 
@@ -153,7 +153,7 @@ impl Job {
             None => failure,
         };
         failure.hint(format!(
-            "forebay events --after oldest --kind job{of} tells more; this was job {}",
+            "forebay events --after oldest --kind job{of} shows more; this was job {}",
             self.id
         ))
     }
@@ -203,7 +203,7 @@ pub(crate) fn attend(client: &Client, answer: &Value, wish: Wish) -> Result<(), 
         return screen::print_json(answer);
     }
     let what =
-        format!("{} goes on in the daemon; follow it with: forebay jobs {} --follow", job.title(), job.id);
+        format!("{} continues in the daemon; follow it with: forebay jobs {} --follow", job.title(), job.id);
     message::say(MessageId::JobGoesOn, &what, || format!("forebay: {what}\n"));
     screen::print(&format!("{}\n", job.id))
 }
@@ -269,9 +269,11 @@ fn follow_known(client: &Client, id: &str, mut known: Option<Job>, json: bool) -
 }
 
 fn left(id: &str) -> Failure {
-    Failure::new(MessageId::JobGoesOn, format!("interrupted; job {id} goes on in the daemon")).hint(format!(
-        "follow it with: forebay jobs {id} --follow\n        cancel it with: forebay jobs {id} --cancel"
-    ))
+    Failure::new(MessageId::JobGoesOn, format!("interrupted; job {id} continues in the daemon")).hint(
+        format!(
+            "follow it with: forebay jobs {id} --follow\n        cancel it with: forebay jobs {id} --cancel"
+        ),
+    )
 }
 
 /// A progress bar on a terminal, or periodic lines elsewhere; on stderr.
@@ -361,20 +363,14 @@ mod tests {
         const BUSY: &str = r#"{"what":"there are too many connections"}"#;
         follow_one(&[(202, RUNS), (503, BUSY), (503, BUSY), (200, DONE)]).unwrap();
         let gone = follow_one(&[(202, RUNS), (503, BUSY)]).unwrap_err().to_string();
-        assert!(
-            gone.contains("it is not known how that ended") && gone.contains("no daemon answers"),
-            "{gone}"
-        );
+        assert!(gone.contains("the result is unknown") && gone.contains("no daemon answers"), "{gone}");
         for (answer, why) in [
             ((200, LATER), "j1 is flush of volume db now"),
             ((200, OTHER), "j1 is remove of pool p now"),
             ((404, r#"{"what":"there is no job j1"}"#), "there is no job j1"),
         ] {
             let failure = follow_one(&[(202, RUNS), answer]).unwrap_err();
-            assert_eq!(
-                failure.to_string(),
-                format!("flush of volume db: it is not known how that ended: {why}")
-            );
+            assert_eq!(failure.to_string(), format!("flush of volume db: the result is unknown: {why}"));
             assert!(format!("{failure:?}").contains("forebay status"));
         }
     }

@@ -48,7 +48,7 @@ fn form_of(value: &str) -> Result<Form, Failure> {
         "json" => Ok(Form::Json),
         other => Err(Failure::usage(
             MessageId::CliArgument,
-            format!("{VARIABLE}={}: there is no such form of messages", crate::screen::harmless(other)),
+            format!("{VARIABLE}={}: there is no such message format", crate::screen::harmless(other)),
         )
         .hint("give json or text, or leave it out")),
     }

@@ -13,6 +13,16 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     printed(io::stdout().write_all(text.as_bytes()))
 }
 
+/// Writes to stdout for a command that prints until it is stopped. If the reader closed the pipe,
+/// the process ends with success.
+pub(crate) fn print_watched(text: &str) -> Result<(), Failure> {
+    let written = io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush());
+    if written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+        std::process::exit(0);
+    }
+    printed(written)
+}
+
 /// Converts the result of writing to stdout. A reader that closed the pipe early is no failure.
 pub(crate) fn printed(written: io::Result<()>) -> Result<(), Failure> {
     match written.and_then(|()| io::stdout().flush()) {

@@ -35,7 +35,7 @@ impl FromStr for AddressRange {
     fn from_str(text: &str) -> Result<Self, String> {
         let form = || {
             let text = text.escape_debug();
-            format!("\"{text}\" is no range of addresses, such as 10.0.0.0/8, 2001:db8::/32 or 192.0.2.7")
+            format!("\"{text}\" is not a range of addresses, such as 10.0.0.0/8, 2001:db8::/32 or 192.0.2.7")
         };
         let (address, prefix) = match text.split_once('/') {
             Some((address, prefix)) => (address, Some(prefix)),

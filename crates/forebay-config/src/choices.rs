@@ -35,7 +35,7 @@ choices! {
     VolumeMode {
         Writeback = "writeback": "reads and writes are cached; a write is acknowledged when the cache has it",
         Writethrough = "writethrough": "reads and writes are cached; a write is acknowledged when the backing store has it",
-        Writearound = "writearound": "reads are cached, writes go past the cache",
+        Writearound = "writearound": "reads are cached, writes bypass the cache",
         Writeonly = "writeonly": "writes are cached as in writeback, reads are not",
         Passthrough = "passthrough": "nothing new is cached",
     }
@@ -72,17 +72,18 @@ choices! {
 choices! {
     /// Action for a request that no rule matches.
     DefaultAction {
-        Cache = "cache": "it is cached as the mode says",
-        Bypass = "bypass": "it goes past the cache",
+        Cache = "cache": "it is cached according to the mode",
+        Bypass = "bypass": "it bypasses the cache",
     }
 }
 
 choices! {
     /// Which blocks are evicted when the cache is full.
     ReclaimPolicy {
-        Fifo = "fifo": "the oldest segment, whatever was hit",
-        Lru = "lru": "what was not hit for the longest time, by segment",
-        S3fifo = "s3fifo": "what was read only once goes quickly, what was hit stays",
+        Fifo = "fifo": "the oldest segment, regardless of hits",
+        Lru = "lru": "the segment with the best ratio of room gained to blocks moved, weighed by age; blocks \
+            that were hit stay",
+        S3fifo = "s3fifo": "blocks that were read only once go quickly, blocks that were hit stay",
     }
 }
 
@@ -107,39 +108,39 @@ choices! {
     /// Whether a cache is on two devices so that either may fail.
     Mirror {
         Off = "off": "one copy of everything",
-        On = "on": "what only the cache has is on both of two devices, the rest on one",
+        On = "on": "dirty data is on both of two devices, clean data on one",
     }
 }
 
 choices! {
     /// Whether the cache discards empty segments on its devices.
     DiscardFreed {
-        Off = "off": "the cache device is not told which segments hold nothing",
-        On = "on": "segments that hold nothing are discarded (TRIM), or punched out of a cache file, which is no longer reserved then",
+        Off = "off": "empty segments are not discarded",
+        On = "on": "empty segments are discarded (TRIM), or punched out of a cache file, which is no longer reserved then",
     }
 }
 
 choices! {
     /// Action if the backing store was changed while the cache was absent.
     OnBackingChange {
-        Refuse = "refuse": "drop what is clean; refuse to attach if anything is dirty",
-        KeepDirty = "keep-dirty": "drop what is clean, write what is dirty over the change",
-        DiscardDirty = "discard-dirty": "drop everything that the cache holds of the volume",
+        Refuse = "refuse": "drop clean blocks; refuse to attach if any are dirty",
+        KeepDirty = "keep-dirty": "drop clean blocks, write dirty blocks over the change",
+        DiscardDirty = "discard-dirty": "drop all cached blocks of the volume",
     }
 }
 
 choices! {
     /// Whether clients must have a certificate of their own.
     ClientCertificates {
-        Required = "required": "nobody is served without one",
-        Optional = "optional": "who has none is served too, but is nobody to an allow list",
+        Required = "required": "clients without one are refused",
+        Optional = "optional": "clients without one are served too, but match no name in an allow list",
     }
 }
 
 choices! {
     /// Whether memory may be swapped out.
     LockMemory {
-        No = "no": "as the system likes",
+        No = "no": "as the system decides",
         Yes = "yes": "never: the index and requests stay in memory, also if a swap device is a volume of this daemon",
     }
 }
@@ -147,9 +148,9 @@ choices! {
 choices! {
     /// Messages that the daemon logs.
     LogLevel {
-        Error = "error": "what failed",
-        Warn = "warn": "and what may fail soon",
-        Info = "info": "and what changed",
+        Error = "error": "failures",
+        Warn = "warn": "and conditions that may lead to failures",
+        Info = "info": "and changes",
         Debug = "debug": "as info: there are no such lines yet",
         Trace = "trace": "as info: there are no such lines yet",
     }

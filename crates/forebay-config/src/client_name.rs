@@ -24,7 +24,7 @@ impl FromStr for ClientName {
     fn from_str(text: &str) -> Result<Self, String> {
         let form = || {
             format!(
-                "\"{}\" is no name of a client; it is one of cn:NAME (common name), dns:NAME, uri:URI",
+                "\"{}\" is not a name of a client; it is one of cn:NAME (common name), dns:NAME, uri:URI",
                 text.escape_debug()
             )
         };

@@ -50,8 +50,8 @@ pub fn of_pool(pool: &PoolTunables, devices: usize) -> Vec<Conflict> {
     if endurance::budget(pool.endurance_budget, pool.endurance_rating).is_none() {
         found.push(conflict(
             &["endurance_budget", "endurance_rating"],
-            "endurance_budget is a number of years, and what the devices can take is not known".into(),
-            "set endurance_rating to what their data sheet says (`600TB`, `0.3DWPD/5y`), or give a size per day",
+            "endurance_budget is a number of years, but the endurance of the devices is not known".into(),
+            "set endurance_rating from their data sheet (`600TB`, `0.3DWPD/5y`), or give a size per day",
         ));
     }
     if pool.mirror == Mirror::Off {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirrored_cache_has_two_devices_and_no_key() {
+    fn mirrored_cache_has_two_devices_no_key() {
         assert_eq!(of_pool(&pool(&[]), 5), []);
         assert_eq!(of_pool(&pool(&[("mirror", "on")]), 2), []);
         let one = of_pool(&pool(&[("mirror", "on")]), 1);

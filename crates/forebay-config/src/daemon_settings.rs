@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_set_says_why() {
+    fn invalid_live_settings_are_refused() {
         let mut daemon = DaemonConfig::default();
         let mut refused = |name: &str, text| daemon.set_live(name, Some(text)).unwrap_err().problem;
         assert!(refused("admin_tcp", "x").contains("restart"));

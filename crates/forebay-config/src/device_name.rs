@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_telling_link_is_taken() {
+    fn most_descriptive_link_is_chosen() {
         let folder = tempfile::tempdir().unwrap();
         let by_id = folder.path().join("by-id");
         std::fs::create_dir(&by_id).unwrap();
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_node_below_dev_stays_as_it_is() {
+    fn paths_that_are_no_nodes_stay_unchanged() {
         for path in ["/dev/null", "/dev/no-such-disk", "/srv/flash.img", "flash.img"] {
             assert_eq!(stable_name(Path::new(path)), Path::new(path));
             assert_eq!(node_of(Path::new(path)), Path::new(path));
@@ -89,7 +89,7 @@ mod tests {
 
     /// `/dev/shm` is a folder below `/dev` that every user can write.
     #[test]
-    fn two_names_of_one_device_are_told_and_change_nothing() {
+    fn second_name_of_a_device_is_a_warning() {
         let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
         let at = |name: &str| folder.path().join(name).display().to_string();
         for name in ["flash", "disk"] {

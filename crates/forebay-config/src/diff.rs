@@ -204,7 +204,7 @@ fn daemon(diff: &mut Diff, old: &DaemonConfig, new: &DaemonConfig) {
 /// How to change a setting of a volume that is fixed while it is attached. A detach by command
 /// would remove the volume from the file.
 const REATTACH: &str =
-    "restart the daemon; or take the volume out of the file, reload, put it back, and reload";
+    "restart the daemon; or remove the volume from the file, reload, put it back, and reload";
 
 /// Returns the elements of `these` that are not in `those`.
 fn without<T: PartialEq + Clone>(these: &[T], those: &[T]) -> Vec<T> {
@@ -237,11 +237,11 @@ fn pool_changes(diff: &mut Diff, name: &str, old: &PoolConfig, new: &PoolConfig)
 fn volume_changes(diff: &mut Diff, name: &str, old: &VolumeConfig, new: &VolumeConfig) {
     let again = || REATTACH.to_owned();
     if old.pool != new.pool {
-        let reason = format!("what is dirty is in pool `{}`", old.pool);
+        let reason = format!("its dirty data is in pool `{}`", old.pool);
         diff.refuse(format!("volume.{name}.pool"), reason, again());
     }
     if old.backing != new.backing && node_of(old.backing.path()) != node_of(new.backing.path()) {
-        let reason = format!("what is dirty belongs to {}", old.backing);
+        let reason = format!("its dirty data belongs to {}", old.backing);
         diff.refuse(format!("volume.{name}.backing"), reason, again());
     }
     let (added, removed) = (without(&new.exports, &old.exports), without(&old.exports, &new.exports));

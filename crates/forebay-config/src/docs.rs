@@ -11,7 +11,7 @@ use std::fmt::Write;
 pub fn example() -> String {
     let mut out = String::from(
         "# Configuration of `forebay serve`: every key, with its default.\n\
-         # What is commented out is the default or an example; what is not is needed.\n\
+         # Lines in comments are the default or an example; all others are required.\n\
          # Sizes: 4KiB, 512M, 10GiB (1024) or 10GB (1000). Durations: 250ms, 30s, 5min.\n\
          # `forebay set` changes this file and keeps its comments.\n\n[daemon]\n",
     );
@@ -21,7 +21,7 @@ pub fn example() -> String {
         // With an authority: without one, every client that can connect is accepted.
         write_key(&mut out, &Key { required: key.required || key.name == "client_ca_file", ..*key });
     }
-    out += "\n# Who finds the exports that name it: nbd+unix:///db?socket=/run/forebay/db.sock&access=hosts\n[access.hosts]\n";
+    out += "\n# Clients that may use the exports that name it: nbd+unix:///db?socket=/run/forebay/db.sock&access=hosts\n[access.hosts]\n";
     for key in keys::ACCESS {
         write_comment(&mut out, key.help);
         let used = key.name == "uids";
@@ -80,7 +80,7 @@ pub fn tunables_markdown() -> String {
          Made from the registry in `crates/forebay-config/src/tunables.rs`; do not edit by hand.\n\n\
          A setting is also called tunable. It is set in [forebay.toml](forebay.example.toml) in the section of its pool\n\
          or volume, or changed with `forebay set`, the admin API or the control files. They write it into the same\n\
-         file. *Applies* says when a change takes effect: *live* is at once, while requests run. Percentages of dirty\n\
+         file. *Applies* shows when a change takes effect: *live* is at once, while requests run. Percentages of dirty\n\
          data and of shares are of the capacity of the pool. [FlashCache's names](from-flashcache.md) are understood\n\
          too.\n",
     );

@@ -95,7 +95,7 @@ pub enum EditError {
     #[error("the path {0} is not UTF-8, and the configuration file is")]
     NotUtf8(String),
     /// The section is written in a form that cannot be edited.
-    #[error("`{0}` is written in the file as something that is no table: edit the file by hand")]
+    #[error("`{0}` in the file is not a table: edit the file by hand")]
     Shape(String),
 }
 

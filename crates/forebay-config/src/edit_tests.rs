@@ -56,7 +56,7 @@ fn patch(old: &str, new: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_setting_is_changed_where_it_stands_and_keeps_its_comment() {
+fn setting_is_changed_in_place_with_comment() {
     let new = edit(FILE, set("dirty_high_pct", "65%")).unwrap();
     assert_eq!(patch(FILE, &new), ["-dirty_high_pct = 60 # not more", "+dirty_high_pct = 65 # not more"]);
     let new = edit(FILE, set("flush_period", "5min")).unwrap();
@@ -73,7 +73,7 @@ fn an_alias_gives_way_to_the_name() {
 }
 
 #[test]
-fn setting_what_holds_already_changes_nothing() {
+fn setting_the_same_value_changes_nothing() {
     assert_eq!(edit(FILE, set("dirty_high_pct", "60")).unwrap(), FILE);
     let unset = Edit::Unset { scope: Scope::Volume, name: "web".into(), key: "mode".into() };
     assert_eq!(edit(FILE, unset).unwrap(), FILE);
@@ -169,7 +169,7 @@ fn actions(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn rules_are_added_where_they_are_asked_for() {
+fn rules_are_added_at_the_given_position() {
     let add = |text: &str, volume: &str, index| {
         edit(text, Edit::AddRule { volume: volume.into(), index, rule: rule("cache") })
     };
@@ -213,7 +213,7 @@ fn rules_are_removed_and_replaced() {
 }
 
 #[test]
-fn what_cannot_be_edited_is_said() {
+fn impossible_edits_are_refused() {
     let missing =
         Edit::Set { scope: Scope::Pool, name: "slow".into(), key: "io".into(), value: "uring".into() };
     assert_eq!(edit(FILE, missing).unwrap_err().to_string(), "the file has no pool `slow`");

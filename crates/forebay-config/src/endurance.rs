@@ -96,9 +96,10 @@ impl FromStr for Endurance {
         match lower.parse::<ByteSize>() {
             Ok(ByteSize(0)) => Err(wrong("nothing: write off, or a size above 0")),
             Ok(ByteSize(bytes)) => Ok(Self::Bytes(bytes)),
-            Err(error) => {
-                Err(EnduranceError { text: text.to_owned(), what: format!("no amount of writing: {error}") })
-            }
+            Err(error) => Err(EnduranceError {
+                text: text.to_owned(),
+                what: format!("not an amount of writing: {error}"),
+            }),
         }
     }
 }
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_write_is_understood_and_reads_back() {
+    fn endurance_texts_are_parsed_and_read_back() {
         for (text, value, again) in [
             ("600TB", Endurance::Bytes(600_000_000_000_000), "600TB"),
             ("1TiB", Endurance::Bytes(1 << 40), "1TiB"),
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_endurance_is_refused() {
         for (text, says) in [
             ("0", "write off"),
             ("0y", "from 0.1 to 100"),

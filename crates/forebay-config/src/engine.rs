@@ -139,7 +139,7 @@ mod tests {
     use crate::{Scope, Settings, Tunable};
 
     #[test]
-    fn defaults_of_the_registry_are_those_of_the_engine() {
+    fn registry_defaults_match_the_engine() {
         assert_eq!(VolumeSettings::from(&VolumeTunables::default()), VolumeSettings::default());
         assert_eq!(PoolSettings::from(&PoolTunables::default()), PoolSettings::default());
     }

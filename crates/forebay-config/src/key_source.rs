@@ -26,7 +26,7 @@ impl FromStr for KeySource {
             return if good {
                 Ok(Self::Credential(name.to_owned()))
             } else {
-                Err(format!("\"{name}\" is no name of a credential: letters, digits, `.`, `_` and `-`"))
+                Err(format!("\"{name}\" is not a name of a credential: letters, digits, `.`, `_` and `-`"))
             };
         }
         if !text.starts_with('/') || text.chars().any(char::is_control) {

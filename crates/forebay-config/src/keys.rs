@@ -102,7 +102,7 @@ pub const DAEMON: &[Key] = &[
         "admin_tcp",
         Shape::Table(ADMIN_TCP),
         "{ listen = \"127.0.0.1:8660\", token_file = \"/etc/forebay/token\" }",
-        "the admin API over TCP too, for who has the token",
+        "the admin API over TCP too, for clients with the token",
     ),
     Key {
         name: "metrics_listen",
@@ -110,25 +110,25 @@ pub const DAEMON: &[Key] = &[
         required: false,
         default: "\"off\"",
         example: "\"127.0.0.1:8661\"",
-        help: "/metrics for Prometheus without a token, to everybody on this machine: an address of loopback and a port",
+        help: "/metrics for Prometheus without a token, for all users of this machine: an address of loopback and a port",
     },
     optional(
         "admin_operate",
         Shape::Table(USERS),
         "{ uids = [1000] }",
-        "who may change things over the admin socket; with this or admin_read, nobody else but root and the daemon's user",
+        "users and groups that may make changes over the admin socket; with this or admin_read, no others but root and the daemon's user",
     ),
     optional(
         "admin_read",
         Shape::Table(USERS),
         "{ gids = [1001] }",
-        "who may only look over the admin socket",
+        "users and groups that may only read over the admin socket",
     ),
     optional(
         "allowed_paths",
         Shape::Paths,
         "[\"/dev\", \"/srv\"]",
-        "folders below which the admin API takes devices, files, sockets and keys from others than root and the daemon's user; without, everywhere",
+        "folders below which the admin API takes devices, files, sockets and keys from users other than root and the daemon's user; without, everywhere",
     ),
     optional(
         "alarm_command",
@@ -137,7 +137,7 @@ pub const DAEMON: &[Key] = &[
         "program, with its arguments, that is run for each alarm that is raised or ends; the event is its standard input, as JSON",
     ),
     optional("control_fs", Shape::Path, "\"/run/forebay/control\"", "mount point of the control file system"),
-    with_default("log_level", Shape::Choice(LogLevel::CHOICES), "\"info\"", "what is logged"),
+    with_default("log_level", Shape::Choice(LogLevel::CHOICES), "\"info\"", "messages to log"),
     with_default(
         "lock_memory",
         Shape::Choice(LockMemory::CHOICES),
@@ -148,7 +148,7 @@ pub const DAEMON: &[Key] = &[
         "state_dir",
         Shape::Path,
         "\"/var/lib/forebay\"",
-        "folder for what the daemon notes between runs",
+        "folder for records that the daemon keeps between runs",
     ),
 ];
 
@@ -209,17 +209,12 @@ pub const ACCESS: &[Key] = &[
 /// `admin_tcp` of `[daemon]`
 pub const ADMIN_TCP: &[Key] = &[
     required("listen", Shape::Address, "\"127.0.0.1:8660\"", "address and port"),
-    required(
-        "token_file",
-        Shape::Path,
-        "\"/etc/forebay/token\"",
-        "file with the token of those who may change things",
-    ),
+    required("token_file", Shape::Path, "\"/etc/forebay/token\"", "file with the token that permits changes"),
     optional(
         "read_token_file",
         Shape::Path,
         "\"/etc/forebay/read-token\"",
-        "file with the token of those who may only look",
+        "file with the token that permits only reading",
     ),
     optional("cert_file", Shape::Path, "\"/etc/forebay/cert.pem\"", "certificate, for TLS; needs key_file"),
     optional("key_file", Shape::Path, "\"/etc/forebay/key.pem\"", "private key, for TLS; needs cert_file"),
@@ -230,7 +225,7 @@ pub const POOL: &[Key] = &[required(
     "devices",
     Shape::Devices,
     "[{ path = \"/srv/flash/cache.img\", size = \"64GiB\" }]",
-    "cache devices: block devices, or files that are made with their size if they are not there",
+    "cache devices: block devices, or files that are created with their size if missing",
 )];
 
 /// An entry of `devices`
@@ -250,7 +245,12 @@ pub const VOLUME: &[Key] = &[
         "where clients find the volume; may be empty",
     ),
     optional("size", Shape::Size, "\"1TiB\"", "bytes to serve, if not the whole backing store"),
-    optional("rule", Shape::Tables(RULE), "", "what is cached for whom: the first rule that matches decides"),
+    optional(
+        "rule",
+        Shape::Tables(RULE),
+        "",
+        "which requests are cached: the first rule that matches decides",
+    ),
 ];
 
 /// `[[volume.NAME.rule]]`
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_rules_are_those_that_the_rules_know() {
+    fn rule_keys_match_the_rules() {
         let (mut ours, mut theirs) = (names(RULE), crate::rules::KEYS.to_vec());
         ours.sort_unstable();
         theirs.sort_unstable();

@@ -15,7 +15,13 @@ pub fn page(version: &str) -> String {
     out += HEAD;
     section(&mut out, "[daemon]", "The daemon itself.", keys::DAEMON, &[]);
     section(&mut out, "[tls.NAME]", "Certificates, for the exports that name them.", keys::TLS, &[]);
-    section(&mut out, "[access.NAME]", "Who finds the exports that name the list.", keys::ACCESS, &[]);
+    section(
+        &mut out,
+        "[access.NAME]",
+        "Clients that may use the exports that name the list.",
+        keys::ACCESS,
+        &[],
+    );
     let pool = "A pool: cache devices, and the volumes that share them.";
     section(&mut out, "[pool.NAME]", pool, keys::POOL, Scope::Pool.tunables());
     let volume = "A volume: a backing store, the pool that caches it, and where clients find it.";
@@ -33,13 +39,13 @@ forebay.toml \- configuration of the Forebay daemon
 .I /etc/forebay/forebay.toml
 .SH DESCRIPTION
 .BR forebay\-serve (1)
-reads this file when it starts and when it is told to
+reads this file when it starts and on request
 .RB ( forebay\-reload (1)).
 It is written in TOML, and has a section for the daemon, for each pool of cache devices and for each volume.
 .BR forebay\-set (1)
 and the commands that make pools and volumes change it and keep its comments.
 .B forebay config check
-says everything that is wrong with it.
+lists everything that is wrong with it.
 .B forebay config example
 prints one with every key.
 .PP
@@ -61,7 +67,7 @@ const TAIL: &str = r#".SH FILES
 the configuration
 .TP
 .I /var/lib/forebay
-what the daemon notes between runs
+records that the daemon keeps between runs
 .SH SEE ALSO
 .BR forebay (1),
 .BR forebay\-config\-check (1),
@@ -125,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn text_never_becomes_a_request() {
+    fn text_never_becomes_a_roff_request() {
         assert_eq!(escaped(".so /etc/passwd"), "\\&.so /etc/passwd");
         assert_eq!(escaped("'a\\b-c"), "\\&'a\\(rsb\\-c");
         assert_eq!(quoted("a \"b\""), "\"a \\(dqb\\(dq\"");

@@ -158,7 +158,7 @@ fn beside(earlier: &Place<'_>, place: &Place<'_>) -> Option<Problem> {
     }
     let (volume, other) = (earlier.volume, earlier.path.display());
     let message =
-        format!("{path} cannot be beside {other}, the file of volume `{volume}`: a mount shows one volume");
+        format!("{path} cannot be next to {other}, the file of volume `{volume}`: a mount shows one volume");
     problem(
         message,
         "give each FUSE file a folder of its own, or make both as regular files before they are mounted on",
@@ -172,7 +172,7 @@ fn hidden(key: String, what: String, path: &Path, place: &Place<'_>) -> Problem 
         other: Some(place.key.clone()),
         is_the: FILE,
         message: format!(
-            "{path}, {what}, lies on {claim}, where {file} of volume `{}` is mounted: the daemon would wait for itself for ever",
+            "{path}, {what}, lies on {claim}, where {file} of volume `{}` is mounted: the daemon would wait for itself forever",
             place.volume
         ),
         help: "give the file or device itself, or give the FUSE file a folder of its own".into(),
@@ -188,7 +188,7 @@ fn used<'a>(
     let mut add = |key: String, what: &str, path: &'a Path| used.push((key, what.to_owned(), path));
     let daemon = &config.daemon;
     add("daemon.admin_socket".into(), "the admin socket", &daemon.admin_socket);
-    add("daemon.state_dir".into(), "the folder for what the daemon notes", &daemon.state_dir);
+    add("daemon.state_dir".into(), "the folder for records of the daemon", &daemon.state_dir);
     if let Some(path) = &daemon.control_fs {
         add("daemon.control_fs".into(), "the mount of the control files", path);
     }

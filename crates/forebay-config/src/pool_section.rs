@@ -167,7 +167,7 @@ exports = ["ublk:"]
     }
 
     #[test]
-    fn what_is_written_is_read_and_nothing_of_others_is_in_it() {
+    fn written_section_reads_back_alone() {
         let section = PoolSection::of(&config(FILE), "fast").unwrap();
         let text = section.text().unwrap();
         for foreign in ["office]", "other", "else", "debug", "comments"] {
@@ -185,7 +185,7 @@ exports = ["ublk:"]
     }
 
     #[test]
-    fn a_section_goes_into_a_file_under_another_name_and_out_again() {
+    fn section_can_be_renamed_added_and_removed() {
         let section = PoolSection::of(&config(FILE), "fast").unwrap();
         let host = "# of this host\n[pool.fast]\ndevices = [\"/dev/mine\"]\n";
         let mut document: DocumentMut = host.parse().unwrap();

@@ -43,7 +43,7 @@ pub enum StoreError {
         unchanged: &'static str,
     },
     /// The file is too large or not UTF-8.
-    #[error("{path} is no configuration file: {problem}")]
+    #[error("{path} is not a configuration file: {problem}")]
     NotText {
         /// The file.
         path: String,
@@ -75,7 +75,7 @@ pub enum StoreError {
     },
     /// Other programs keep changing the file.
     #[error(
-        "{path} was changed by somebody else {ATTEMPTS} times while it was written: nothing was written; try again"
+        "{path} was changed by another program {ATTEMPTS} times while it was written: nothing was written; try again"
     )]
     Busy {
         /// The file.
@@ -289,7 +289,7 @@ fn read(path: &Path) -> Result<String, StoreError> {
     let limit = super::file::BYTES_MAX;
     // Opening a FIFO would block until a writer appears, and block all other changes.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(problem("it is no regular file".into()));
+        return Err(problem("it is not a regular file".into()));
     }
     let file = File::open(path).map_err(failed)?;
     file.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;

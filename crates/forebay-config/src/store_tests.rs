@@ -49,7 +49,7 @@ fn low(checked: &Checked) -> u32 {
 }
 
 #[test]
-fn a_change_is_in_the_file_and_in_the_answer() {
+fn change_is_in_the_file_and_in_the_answer() {
     let place = Place::new();
     let mut file = place.load();
     let edited = file.edit(&[set("dirty_low_pct", "20"), set("mode", "writethrough")], &no_rules).unwrap();
@@ -94,7 +94,7 @@ fn changes_go_where_the_link_leads_now() {
 }
 
 #[test]
-fn what_somebody_else_wrote_meanwhile_is_kept() {
+fn concurrent_foreign_edit_is_kept() {
     let place = Place::new();
     let mut file = place.load();
     std::fs::write(place.path(), format!("# theirs\n{FILE}dirty_high_pct = 50\n")).unwrap();
@@ -105,7 +105,7 @@ fn what_somebody_else_wrote_meanwhile_is_kept() {
 }
 
 #[test]
-fn a_file_that_somebody_broke_is_left_alone() {
+fn file_broken_by_others_is_left_unchanged() {
     let place = Place::new();
     let mut file = place.load();
     let broken = format!("{FILE}dirty_high_pct = \n");
@@ -119,7 +119,7 @@ fn a_file_that_somebody_broke_is_left_alone() {
 }
 
 #[test]
-fn a_change_that_contradicts_is_refused_and_nothing_is_written() {
+fn contradictory_change_writes_nothing() {
     let place = Place::new();
     let mut file = place.load();
     let inode = std::fs::metadata(place.path()).unwrap().ino();
@@ -138,7 +138,7 @@ fn a_change_that_contradicts_is_refused_and_nothing_is_written() {
 }
 
 #[test]
-fn rules_have_a_say_before_anything_is_written() {
+fn rules_are_checked_before_writing() {
     let place = Place::new();
     let mut file = place.load();
     let rule = crate::RuleTable::from_pairs([("action", crate::RuleValue::Text("dance".into()))]);
@@ -159,7 +159,7 @@ fn rules_have_a_say_before_anything_is_written() {
 }
 
 #[test]
-fn when_the_new_file_cannot_be_made_the_old_one_stays() {
+fn old_file_stays_if_the_new_one_fails() {
     let place = Place::new();
     let mut file = place.load();
     // A folder in place of the new file: no user, root included, can create it.
@@ -174,7 +174,7 @@ fn when_the_new_file_cannot_be_made_the_old_one_stays() {
 }
 
 #[test]
-fn in_a_folder_that_cannot_be_written_the_file_stays() {
+fn file_in_an_unwritable_folder_stays() {
     let place = Place::new();
     let mut file = place.load();
     let folder = |mode| {
@@ -184,7 +184,7 @@ fn in_a_folder_that_cannot_be_written_the_file_stays() {
     if File::create(place.folder.path().join("probe")).is_ok() {
         // Root may write everywhere: an unprivileged user runs this test again.
         folder(0o755);
-        return run_as_nobody("store::tests::in_a_folder_that_cannot_be_written_the_file_stays");
+        return run_as_nobody("store::tests::file_in_an_unwritable_folder_stays");
     }
     let error = file.edit(&[set("dirty_low_pct", "20")], &no_rules).unwrap_err();
     folder(0o755);
@@ -210,7 +210,7 @@ fn run_as_nobody(test: &str) {
 }
 
 #[test]
-fn what_is_written_during_a_change_is_not_lost() {
+fn edit_during_a_change_is_not_lost() {
     let place = Place::new();
     let mut file = place.load();
     let theirs = format!("# theirs\n{FILE}");
@@ -227,7 +227,7 @@ fn what_is_written_during_a_change_is_not_lost() {
 }
 
 #[test]
-fn somebody_who_writes_all_the_time_wins_and_is_named() {
+fn endless_foreign_edits_win_and_are_named() {
     let place = Place::new();
     let mut file = place.load();
     let count = std::cell::Cell::new(0);
@@ -243,7 +243,7 @@ fn somebody_who_writes_all_the_time_wins_and_is_named() {
 }
 
 #[test]
-fn what_is_left_of_a_killed_daemon_is_no_obstacle() {
+fn leftover_of_a_killed_daemon_is_replaced() {
     let place = Place::new();
     let beside = place.folder.path().join(format!(".forebay.toml.{}.new", std::process::id()));
     std::fs::write(&beside, "half a fi").unwrap();

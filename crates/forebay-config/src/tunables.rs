@@ -178,7 +178,7 @@ pub const FLASHCACHE_OTHERWISE: &[(&str, &str)] = &[
     ("do_sync", "FlashCache's do_sync is a command here: forebay flush VOLUME"),
     ("stop_sync", "FlashCache's stop_sync is a command here: forebay jobs ID --cancel"),
     ("zero_stats", "counters are not reset here: take the difference of two readings"),
-    ("fast_remove", "what a volume leaves in the cache is decided by the command: forebay volume detach"),
+    ("fast_remove", "the command decides what a volume leaves in the cache: forebay volume detach"),
     ("max_clean_ios_set", "there are no sets here; destage_depth_max limits the whole"),
     (
         "fallow_clean_speed",
@@ -189,7 +189,7 @@ pub const FLASHCACHE_OTHERWISE: &[(&str, &str)] = &[
     ("pid_expiry_secs", "a rule has its own `expires`: [[volume.NAME.rule]]"),
     ("io_latency_hist", "histograms of latency are always on: forebay stats VOLUME"),
     ("lru_promote_thresh", "no such number here; reclaim_policy chooses the policy"),
-    ("lru_hot_pct", "survivors_max_pct limits what is kept because it was hit"),
+    ("lru_hot_pct", "survivors_max_pct limits how many blocks are kept because of hits"),
 ];
 
 /// Types that a value can be converted to.
@@ -353,7 +353,7 @@ tunables! {
         destage_order: DestageOrder = "elevator", ValueKind::Choice(DestageOrder::CHOICES), Live,
             "which dirty block is written back first";
         flush_period: Option<Duration> = "off", duration(Duration::from_secs(1), DAYS_30, true), Live,
-            "no block stays dirty for longer; what is due is spread evenly over the period";
+            "no block stays dirty for longer; destage of due blocks is spread evenly over the period";
         idle_delay: Option<Duration> = "5s", duration(MS, DAYS_30, true), Live,
             "a volume without requests for this long is written back completely",
             [Alias { name: "fallow_delay", translate: Translate::Seconds }];
@@ -374,13 +374,13 @@ tunables! {
         admission: Admission = "always", ValueKind::Choice(Admission::CHOICES), Live,
             "which read misses are stored in the cache";
         skip_seq_thresh_kb: u64 = "0", KIB, Live,
-            "a sequential stream goes past the cache once it is this long", [same("skip_seq_thresh_kb")];
+            "a sequential stream bypasses the cache once it is this long", [same("skip_seq_thresh_kb")];
         min_share_pct: u32 = "0", percent(0, 100), Live,
             "share of the pool's capacity that other volumes cannot take from this one";
         max_share_pct: u32 = "100", percent(1, 100), Live,
             "share of the pool's capacity that this volume can have";
         priority: Priority = "normal", ValueKind::Choice(Priority::CHOICES), Live,
-            "whose dirty data goes first when volumes share a backing device or a pool";
+            "whose dirty data is written back first when volumes share a backing device or a pool";
         zero_direct_min: ByteSize = "1MiB", size(4096, 1 << 40), Live,
             "zeroes and discards from this size on go to the backing store at once";
         default_action: DefaultAction = "cache", ValueKind::Choice(DefaultAction::CHOICES), Live,
@@ -398,7 +398,7 @@ tunables! {
     /// Settings of one pool, checked.
     PoolTunables, Pool {
         reclaim_policy: ReclaimPolicy = "s3fifo", ValueKind::Choice(ReclaimPolicy::CHOICES), Live,
-            "what is evicted when the cache is full", [words("reclaim_policy", &[("0", "fifo"), ("1", "lru")])];
+            "which blocks are evicted when the cache is full", [words("reclaim_policy", &[("0", "fifo"), ("1", "lru")])];
         survivors_max_pct: u32 = "75", percent(0, 90), Live,
             "share of a reclaimed segment that may be moved instead of evicted, because there is room or it was hit: bounds extra writes to the flash";
         dirty_limit_pct: u32 = "80", percent(1, 90), Live,
@@ -406,11 +406,11 @@ tunables! {
         batches_in_flight: u32 = "4", count(1, 64, "writes"), Live,
             "log writes in flight for each stream";
         discard_freed: DiscardFreed = "off", ValueKind::Choice(DiscardFreed::CHOICES), Live,
-            "tell the cache device which segments hold nothing, one after the other";
+            "discard empty segments on the cache device, one after the other";
         endurance_budget: Option<Endurance> = "off", ValueKind::Endurance { rating: false }, Live,
-            "what may be written to the pool's devices in a day: fills and kept blocks are held back, clients never are";
+            "bytes that may be written to the pool's devices in a day: fills and kept blocks are held back, clients never";
         endurance_rating: Option<Endurance> = "off", ValueKind::Endurance { rating: true }, Live,
-            "what may be written to each device in its life, by its data sheet";
+            "bytes that may be written to each device in its life, by its data sheet";
         buffer_memory: ByteSize = "512MiB", size(192 << 20, 1 << 40), AtStart,
             "memory for requests in flight, all clients of the pool together";
         pool_connections_max: u32 = "1024", count(1, 60_000, "connections"), AtStart,
@@ -420,10 +420,10 @@ tunables! {
         spin: Duration = "50us", duration(Duration::ZERO, Duration::from_millis(10), false), AtStart,
             "poll at most this long for completions before sleeping; how long is learned, an idle pool sleeps";
         nice_boost: u32 = "10", count(0, 20, "steps"), AtStart,
-            "put the pool's thread above others by so much niceness, if the process may; 0: not";
+            "raise the priority of the pool's thread by this much niceness, if the process may; 0: do not";
         io_threads: Option<u32> = "auto",
             ValueKind::Count { min: 0, max: 16, unit: "threads", zero: None, auto: true }, AtStart,
-            "threads that carry out what the pool's thread has no time for; auto: one for four processors, four at most";
+            "threads that take over work when the pool's thread is busy; auto: one for four processors, four at most";
         io_threads_busy_pct: u32 = "90", percent(0, 100), AtStart,
             "they get work if the pool's thread is busy for this share of the time; 0: always everything";
         io: IoEngine = "auto", ValueKind::Choice(IoEngine::CHOICES), AtStart,
@@ -436,9 +436,9 @@ tunables! {
             ValueKind::Size { min: 64 << 10, max: 64 << 20, power_of_two: true, auto: true }, AtCreation,
             "the unit in which the cache is filled and emptied; auto: by the size of the cache";
         cache_allocation: CacheAllocation = "full", ValueKind::Choice(CacheAllocation::CHOICES), AtCreation,
-            "how the space of a new cache file is made";
+            "how the space of a new cache file is allocated";
         mirror: Mirror = "off", ValueKind::Choice(Mirror::CHOICES), AtCreation,
-            "keep what only the cache has on both of its two devices";
+            "keep dirty data on both devices of the cache";
     }
 }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 #[test]
-fn every_default_parses_prints_the_same_and_has_its_type() {
+fn defaults_parse_and_print_the_same() {
     for tunable in all() {
         assert_eq!(tunable.default_value().to_string(), tunable.default, "{}", tunable.name);
     }
@@ -17,7 +17,7 @@ fn every_default_parses_prints_the_same_and_has_its_type() {
 }
 
 #[test]
-fn names_and_aliases_are_unique_and_lines_are_lines() {
+fn names_are_unique_and_help_is_one_line() {
     let mut seen = BTreeSet::new();
     for tunable in all() {
         assert!(seen.insert(tunable.name), "{}", tunable.name);
@@ -38,7 +38,7 @@ fn names_and_aliases_are_unique_and_lines_are_lines() {
 }
 
 #[test]
-fn names_and_values_of_flashcache_are_understood() {
+fn flashcache_names_and_values_are_accepted() {
     let mut volume = Settings::new(Scope::Volume);
     for (theirs, text, ours, value) in [
         ("dirty_thresh_pct", "20", "dirty_low_pct", "20"),
@@ -59,7 +59,7 @@ fn names_and_values_of_flashcache_are_understood() {
 }
 
 #[test]
-fn a_name_of_the_other_scope_says_so() {
+fn name_of_the_other_scope_is_refused() {
     let mut volume = Settings::new(Scope::Volume);
     let error = volume.set("reclaim_policy", "lru").unwrap_err().to_string();
     assert!(error.contains("belongs to a pool"), "{error}");
@@ -118,14 +118,14 @@ fn any_tunable() -> impl Strategy<Value = &'static Tunable> {
 
 proptest! {
     #[test]
-    fn what_is_printed_reads_back_the_same(
+    fn printed_value_reads_back(
         (tunable, value) in any_tunable().prop_flat_map(|tunable| (Just(tunable), any_value(tunable.kind)))
     ) {
         prop_assert_eq!(tunable.kind.parse(&value.to_string()), Ok(value));
     }
 
     #[test]
-    fn any_text_is_a_value_within_its_limits_or_an_error(tunable in any_tunable(), text in "\\PC{0,20}|[0-9]{1,22}[a-zA-Z%/]{0,4}") {
+    fn any_text_is_a_valid_value_or_an_error(tunable in any_tunable(), text in "\\PC{0,20}|[0-9]{1,22}[a-zA-Z%/]{0,4}") {
         if let Ok(value) = tunable.kind.parse(&text) {
             prop_assert_eq!(tunable.kind.parse(&value.to_string()), Ok(value));
         }

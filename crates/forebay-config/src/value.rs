@@ -404,7 +404,7 @@ mod tests {
         ValueKind::Duration { min: Duration::ZERO, max: Duration::from_secs(60), off: true };
 
     #[test]
-    fn what_people_write_is_understood() {
+    fn common_spellings_of_values_are_accepted() {
         let size = ValueKind::Size { min: 4096, max: 1 << 40, power_of_two: false, auto: true };
         assert_eq!(size.parse("512M"), Ok(Value::Size(ByteSize(512 << 20))));
         assert_eq!(size.parse("auto"), Ok(Value::Auto));
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_what_is_right() {
+    fn invalid_values_name_the_allowed_ones() {
         let says = |kind: ValueKind, text: &str| kind.parse(text).unwrap_err().to_string();
         assert_eq!(says(COUNT, "11"), "11 is out of range; allowed: 0 to 10 things (0: off), or auto");
         assert_eq!(
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_numbers_without_quotes_and_durations_with_units() {
+    fn file_values_need_numbers_and_units() {
         assert!(COUNT.read(Raw::Text("5")).unwrap_err().problem.contains("write 5"));
         assert_eq!(COUNT.read(Raw::Text("off")), Ok(Value::Count(0)));
         assert!(TIME.read(Raw::Integer(5)).unwrap_err().problem.contains("\"5s\""));

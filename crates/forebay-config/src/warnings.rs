@@ -30,16 +30,15 @@ pub fn of_volume(name: &str, volume: &VolumeConfig) -> Vec<Warning> {
             id: MessageId::ConfigUnused,
             key: "default_action".into(),
             message: format!("nothing of `{name}` is cached: there are no rules"),
-            help: "add a rule for what is to be cached, or leave default_action out",
+            help: "add a rule for the requests to cache, or leave default_action out",
         });
     }
     if tunables.on_backing_change == OnBackingChange::DiscardDirty {
         found.push(Warning {
             id: MessageId::ConfigDataLoss,
             key: "on_backing_change".into(),
-            message: "each time the backing store looks changed, what only the cache has is thrown away"
-                .into(),
-            help: "set it for one attach and take it out again",
+            message: "each time the backing store looks changed, dirty data is discarded".into(),
+            help: "set it for one attach, then remove it",
         });
     }
     found
@@ -55,13 +54,13 @@ fn of_export(name: &str, (index, uri): (usize, &ExportUri)) -> Option<Warning> {
     let who = match uri {
         ExportUri::Nbd { guards, .. } if guards.access.is_some() || guards.tls.is_some() => return None,
         ExportUri::Nbd { endpoint: Endpoint::Tcp { host, .. }, .. } if !is_loopback(host) => {
-            format!("whoever can reach {host}")
+            format!("anyone who can reach {host}")
         }
         ExportUri::Nbd { endpoint: Endpoint::Tcp { .. }, .. } => "every user of this machine".to_owned(),
         ExportUri::Nbd { permissions, .. } | ExportUri::VhostUser { permissions, .. }
             if is_open(permissions) =>
         {
-            "every user of this machine who gets to the folder of the socket".to_owned()
+            "every user of this machine with access to the folder of the socket".to_owned()
         }
         _ => return None,
     };

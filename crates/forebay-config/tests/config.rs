@@ -121,7 +121,7 @@ fn documents_name_only_settings_that_exist() {
 
 /// The page for users of FlashCache names every setting that FlashCache has.
 #[test]
-fn the_page_on_flashcache_names_all_its_settings() {
+fn flashcache_page_names_all_settings() {
     let text = std::fs::read_to_string(root().join("docs/use/from-flashcache.md")).unwrap();
     let aliases = forebay_config::tunables::all().flat_map(|tunable| tunable.aliases).map(|alias| alias.name);
     let others = forebay_config::tunables::FLASHCACHE_OTHERWISE.iter().map(|(name, _)| *name);
@@ -131,7 +131,7 @@ fn the_page_on_flashcache_names_all_its_settings() {
 }
 
 #[test]
-fn the_example_can_be_used_and_so_can_each_of_its_lines() {
+fn example_and_each_of_its_lines_are_valid() {
     let example = docs::example();
     let checked = read(&example).unwrap();
     assert!(checked.warnings.is_empty(), "{}", checked.warnings);
@@ -206,7 +206,7 @@ fn changes(old: &str, new: &str) -> (Vec<Change>, Vec<String>) {
 }
 
 #[test]
-fn the_same_file_written_differently_is_no_change() {
+fn equivalent_file_is_no_change() {
     let other = TWO
         .replace("\"/srv/b\", size = \"1GiB\"", "\"/srv/b\", size = 1073741824")
         .replace("exe = \"tar\"\naction = \"bypass\"", "action = \"bypass\"\nexe = \"tar\" # same\n")
@@ -215,7 +215,7 @@ fn the_same_file_written_differently_is_no_change() {
 }
 
 #[test]
-fn live_settings_change_and_others_are_refused_with_a_reason() {
+fn only_live_settings_change_on_reload() {
     let new = TWO
         .replace("backing = ", "dirty_low_pct = 20\nemulate = \"hdd-7200\"\nbacking = ")
         .replace("[volume.x]", "survivors_max_pct = 10\nio = \"psync\"\nsegment_size = \"1MiB\"\n[volume.x]");
@@ -240,8 +240,8 @@ fn live_settings_change_and_others_are_refused_with_a_reason() {
             "pool.p.io: it is auto until the pool is opened again; restart the daemon",
             "pool.p.segment_size: it was decided when the cache was made; \
              put auto back, or make a new pool and move the volumes",
-            "volume.x.emulate: it is none until the volume is attached again; \
-             restart the daemon; or take the volume out of the file, reload, put it back, and reload",
+            "volume.x.emulate: it is none until the volume is attached again; restart the daemon; or remove \
+             the volume from the file, reload, put it back, and reload",
         ]
     );
     // The daemon reads it at the next attach.
@@ -252,7 +252,7 @@ fn live_settings_change_and_others_are_refused_with_a_reason() {
 }
 
 #[test]
-fn volumes_leave_before_their_pools_and_pools_come_before_their_volumes() {
+fn volumes_leave_first_and_pools_come_first() {
     let new = TWO.replace("pool.p", "pool.q").replace("\"p\"", "\"q\"").replace("volume.x", "volume.y");
     let (changes, refused) = changes(TWO, &new);
     let [x, y, p, q] = ["x", "y", "p", "q"].map(str::to_owned);
@@ -269,7 +269,7 @@ fn volumes_leave_before_their_pools_and_pools_come_before_their_volumes() {
 }
 
 #[test]
-fn devices_exports_sizes_and_rules_are_told_apart() {
+fn devices_exports_sizes_and_rules_differ() {
     let new = TWO
         .replace("\"/dev/a\", ", "\"/dev/c\", ")
         .replace("1GiB", "2GiB")
@@ -299,14 +299,14 @@ fn devices_exports_sizes_and_rules_are_told_apart() {
 }
 
 #[test]
-fn another_backing_or_daemon_socket_needs_more_than_a_reload() {
+fn backing_and_socket_changes_need_restart() {
     let daemon =
         "[daemon]\nadmin_socket = \"/run/o.sock\"\nlog_level = \"debug\"\nmetrics_listen = \"[::1]:1\"\n";
     let new = format!("{daemon}{TWO}").replace("/dev/x", "/dev/y");
     let (changes, refused) = changes(TWO, &new);
     assert_eq!(changes, [Change::LogLevel, Change::MetricsListen]);
     assert!(refused[0].starts_with("daemon.admin_socket: "), "{refused:?}");
-    assert!(refused[1].contains("what is dirty belongs to file:///dev/x"), "{refused:?}");
+    assert!(refused[1].contains("its dirty data belongs to file:///dev/x"), "{refused:?}");
 }
 
 #[test]

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_was_replaced_is_left_behind_by_more_than_a_start_believes() {
+    fn device_left_behind_needs_two_generations() {
         // The checkpoint in progress at the replacement may have reached it: then it has generation
         // 8.
         assert!(!is_left_behind(7, 9), "behind by one at most");
@@ -463,13 +463,13 @@ mod tests {
     }
 
     #[test]
-    fn a_device_with_a_head_has_all_that_was_acknowledged_and_promised() {
+    fn copied_device_has_all_acknowledged_data() {
         let whole = (1..=400).filter(|seed| Run::new(*seed).run()).count();
         assert!(whole > 390, "{whole} of 400 copies came to an end");
     }
 
     #[test]
-    fn the_head_comes_last_and_what_is_left_gets_less() {
+    fn device_copy_writes_the_head_last() {
         let mut copy = DeviceCopy::new(HEAD_BYTES + CHUNK_BYTES + 4096, CHUNK_BYTES);
         let mut steps = Vec::new();
         while !copy.is_whole() {

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_bytes_or_digits_and_nothing_else() {
+    fn key_is_bytes_or_digits() {
         let digits: String = key().iter().map(|byte| format!("{byte:02x}")).collect();
         let uuid = CacheUuid([7; 16]);
         let mark = FileKey::parse(&key()).unwrap().mark(uuid);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn caches_have_keys_of_their_own_that_never_change() {
+    fn each_cache_has_its_own_stable_key() {
         let key = FileKey::parse(&key()).unwrap();
         let (a, b) = (CacheUuid([7; 16]), CacheUuid([8; 16]));
         assert_ne!(key.mark(a), key.mark(b));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_signed_with_one_key_for_one_cache() {
+    fn settings_mac_depends_on_key_and_cache() {
         let (ours, other) = (CacheUuid([7; 16]), CacheUuid([8; 16]));
         let mut bytes = key();
         let key = FileKey::parse(&bytes).unwrap();

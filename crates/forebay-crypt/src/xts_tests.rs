@@ -65,7 +65,7 @@ fn other() -> xts_mode::Xts128<Aes256> {
 
 proptest! {
     #[test]
-    fn another_implementation_says_the_same(unit in any::<u64>(), data in proptest::collection::vec(any::<u8>(), 4096)) {
+    fn xts_agrees_with_another_implementation(unit in any::<u64>(), data in proptest::collection::vec(any::<u8>(), 4096)) {
         let (mut ours, mut theirs) = (data.clone(), data.clone());
         xts().encrypt(unit, 0, &mut ours);
         other().encrypt_sector(&mut theirs, xts_mode::get_tweak_default(unit.into()));
@@ -75,7 +75,7 @@ proptest! {
     }
 
     #[test]
-    fn a_part_of_a_unit_is_the_part_of_the_whole(unit in any::<u64>(), from in 0..8_usize, len in 1..8_usize) {
+    fn part_of_a_unit_encrypts_like_the_whole(unit in any::<u64>(), from in 0..8_usize, len in 1..8_usize) {
         let plain: Vec<u8> = (0..4096).map(|index| (index * 7 / 3) as u8).collect();
         let part = from * 512..((from + len) * 512).min(4096);
         let (mut whole, mut piece) = (plain.clone(), plain[part.clone()].to_vec());

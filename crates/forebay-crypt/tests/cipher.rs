@@ -13,7 +13,7 @@ fn cipher() -> CacheCipher {
 }
 
 #[test]
-fn superblocks_stay_readable_and_everything_else_does_not() {
+fn only_superblocks_stay_readable() {
     let plain = vec![0x5a; 40 * BLOCK as usize];
     let mut bytes = plain.clone();
     cipher().encrypt(0, &mut bytes);
@@ -27,7 +27,7 @@ fn superblocks_stay_readable_and_everything_else_does_not() {
 }
 
 #[test]
-fn the_same_block_elsewhere_is_another_ciphertext_and_garbage_if_moved() {
+fn ciphertext_depends_on_its_place() {
     let plain = vec![1; BLOCK as usize];
     let (mut here, mut there) = (plain.clone(), plain.clone());
     cipher().encrypt(100 * BLOCK, &mut here);
@@ -38,7 +38,7 @@ fn the_same_block_elsewhere_is_another_ciphertext_and_garbage_if_moved() {
 }
 
 #[test]
-fn a_torn_write_decrypts_to_a_mixture_of_whole_sectors() {
+fn torn_write_decrypts_to_whole_sectors() {
     let (old, new) = (vec![1; 2 * BLOCK as usize], vec![2; 2 * BLOCK as usize]);
     let (mut before, mut after) = (old, new);
     cipher().encrypt(50 * BLOCK, &mut before);

@@ -1,10 +1,10 @@
-//! The admin API of a daemon that has no devices, to try clients against and for the fuzzer
+//! The admin API of a daemon without devices, to test clients against and for the fuzzer
 //! (`tests/e2e/test_api_fuzz.py`).
 //!
-//! `cargo run -p forebay-daemon --example fake-daemon -- SOCKET [TOKEN_FILE]` serves on a unix
+//! `cargo run -p forebay-daemon --example fake-daemon -- SOCKET [TOKEN_FILE]` serves on a Unix
 //! socket and, with a token, on a free TCP port of 127.0.0.1, prints `ready: ADDRESS`, and ends
-//! when its standard input does. There always are a pool `fast` and a volume `db`: whoever removes
-//! them finds them again.
+//! when its standard input does. There always are a pool `fast` and a volume `db`: they are
+//! recreated after a removal.
 
 #[path = "../tests/api/fake.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the tests use more of it")]
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     std::thread::spawn(move || {
         loop {
-            let _ = fake.furnish(); // while one of them is being removed: next time
+            let _ = fake.furnish(); // while one of them is being removed: retried later
             std::thread::sleep(fake::JOB_TAKES);
         }
     });

@@ -1,16 +1,16 @@
-//! The operator's own program for alarms (`alarm_command`): it is run for each alarm that is
-//! raised, gets worse or ends, with the event as JSON on its standard input.
+//! The operator's own program for alarms (`alarm_command`): the daemon runs it for each alarm that
+//! is raised, gets worse or ends, with the event as JSON on its standard input.
 //!
 //! # Invariants
-//! - No alarm waits for the program: a thread of its own follows the events as any other reader
+//! - No alarm waits for the program: a dedicated thread follows the events as any other reader
 //!   does, with a bounded queue.
 //! - One process at a time for alarms, each for at most [`LIMIT`]. Then its process group is
 //!   killed.
-//! - What it reads and what it prints lies in memory of a fixed size (`memfd`): neither side waits
-//!   for the other, and a program that prints without end fills nothing.
+//! - Its input and output are in memory of a fixed size (`memfd`): neither side waits for the
+//!   other, and a program that prints without end fills nothing.
 //! - A program that fails has an alarm of its own, which is not passed to it.
-//! - The daemon does not wait for it when it stops: a program that runs then goes on, unless a
-//!   service manager ends it.
+//! - The daemon does not wait for it when it stops: a running program continues, unless a service
+//!   manager ends it.
 
 use crate::service::Service;
 use forebay_admin::events::{
@@ -27,26 +27,26 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Weak;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Longest time for one alarm: a mail or a message over a network that works.
+/// Longest time for one alarm: suffices for a mail or a message over a working network.
 const LIMIT: Duration = Duration::from_secs(30);
-/// A process that was killed is waited for so long; in the kernel it may hang for ever.
+/// Time limit for waiting for a killed process; it may hang in the kernel forever.
 const REAP: Duration = Duration::from_secs(1);
-/// How often is looked whether it has ended.
+/// Interval at which the thread checks whether the process has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// How often the thread looks whether the daemon is still there.
+/// Interval at which the thread checks whether the daemon still runs.
 const AWAKE: Duration = Duration::from_secs(2);
-/// So much of what it prints as an error is kept for the log.
+/// Bytes of its standard error that are kept for the log.
 const PRINTED_BYTES_MAX: usize = 4096;
-/// Variables by which a service manager knows its own process.
+/// Variables by which a service manager identifies its own process.
 const OF_MANAGER: [&str; 6] =
     ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
-/// What is run.
+/// The program to run.
 #[derive(Clone, Debug)]
 pub(crate) struct AlarmCommand {
     /// Program and arguments; not empty.
     pub(crate) words: Vec<String>,
-    /// Admin socket of the daemon, for what the program asks of it.
+    /// Admin socket of the daemon, for calls of the program.
     pub(crate) admin_socket: PathBuf,
 }
 
@@ -74,11 +74,11 @@ fn follow(service: &Weak<Service>, mut alarms: Subscription) {
             }
             continue;
         };
-        // Without a hold on the service: it may end while the program runs.
+        // Without a reference to the service: it may end while the program runs.
         let told = match delivery {
             Delivery::Gap(gap) => {
                 let lost = gap.lost_max.map_or_else(|| "some".into(), |lost| lost.to_string());
-                Err(format!("{lost} alarms were not passed on: it is too slow"))
+                Err(format!("{lost} alarms were not delivered: the program is too slow"))
             }
             Delivery::Event(event) if is_own(event) => continue,
             Delivery::Event(event) => command.run(&event.to_json()),
@@ -93,7 +93,7 @@ fn is_own(event: &Event) -> bool {
 }
 
 impl AlarmCommand {
-    /// The program in messages.
+    /// Returns the program as text for messages.
     pub(crate) fn what(&self) -> String {
         format!("alarm_command {}", self.words.first().map_or("", String::as_str))
     }
@@ -116,10 +116,10 @@ impl AlarmCommand {
     /// Runs the program, and waits for its end within the limit.
     ///
     /// # Errors
-    /// It cannot be started, does not end, or ends with another exit code than 0; with the first
-    /// line that it has printed as an error.
+    /// The program cannot be started, does not end, or ends with an exit code other than 0; with
+    /// the first line of its standard error.
     fn run(&self, event: &Value) -> Result<(), String> {
-        let memory = |error: std::io::Error| format!("there is no memory for what it reads: {error}");
+        let memory = |error: std::io::Error| format!("cannot create a file in memory for it: {error}");
         let input = given(&format!("{event}\n")).map_err(memory)?;
         let printed = bounded().map_err(memory)?;
         let [program, arguments @ ..] = &self.words[..] else { return Ok(()) };
@@ -148,7 +148,7 @@ impl AlarmCommand {
     }
 }
 
-/// A file in memory that has this text.
+/// Returns a file in memory with this text.
 fn given(text: &str) -> std::io::Result<File> {
     let mut file = File::from(rustix::fs::memfd_create("alarm", MemfdFlags::CLOEXEC)?);
     file.write_all(text.as_bytes())?;
@@ -156,7 +156,7 @@ fn given(text: &str) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// A file in memory that takes no more than [`PRINTED_BYTES_MAX`]: writes beyond that fail.
+/// Returns a file in memory of at most [`PRINTED_BYTES_MAX`]: writes beyond that fail.
 fn bounded() -> std::io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(rustix::fs::memfd_create("alarm", flags)?);
@@ -165,7 +165,7 @@ fn bounded() -> std::io::Result<File> {
     Ok(file)
 }
 
-/// How it ended; `None` if it had to be killed.
+/// Returns its exit status; `None` if it had to be killed.
 fn ended(mut child: Child) -> Option<ExitStatus> {
     let wait = |child: &mut Child, until: Instant| loop {
         match child.try_wait() {
@@ -182,7 +182,7 @@ fn ended(mut child: Child) -> Option<ExitStatus> {
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
     if wait(&mut child, Instant::now() + REAP).is_none() {
-        // What hangs in the kernel is waited for by a thread, which nothing waits for.
+        // A detached thread waits for a process that hangs in the kernel.
         let _ = std::thread::Builder::new().name("alarms-reap".into()).spawn(move || child.wait());
     }
     None
@@ -195,10 +195,10 @@ fn how(status: ExitStatus) -> String {
     }
 }
 
-/// The first line that it has printed, as the rest of a sentence.
+/// Returns the first line of its output, as the rest of a sentence.
 fn first_line(printed: &File) -> String {
     let mut bytes = [0; PRINTED_BYTES_MAX];
-    let _ = printed.read_at(&mut bytes, 0); // then it is empty
+    let _ = printed.read_at(&mut bytes, 0); // empty on an error
     let text = String::from_utf8_lossy(&bytes);
     let line = text.trim_matches(['\0', '\n', ' ']).lines().next().unwrap_or_default();
     let line: String = line.chars().filter(|letter| !letter.is_control()).take(200).collect();

@@ -1,13 +1,13 @@
-//! The history of events that outlives the daemon: lines of JSON in `STATE_DIR/events`.
+//! The history of events that outlives the daemon: JSON lines in `STATE_DIR/events`.
 //!
 //! # Invariants
-//! - Nothing that happens waits for it: a thread follows the events as any other reader does. If
-//!   the files take no writes, events are missing in them and nothing else.
-//! - Two files of at most [`FILE_BYTES_MAX`] each: `events.jsonl`, and the one before it,
+//! - Nothing waits for it: a thread follows the events as any other reader does. If the files take
+//!   no writes, only the files lack events.
+//! - Two files of at most [`FILE_BYTES_MAX`] each: `events.jsonl`, and its predecessor,
 //!   `events.1.jsonl`. An event is one line in one write, so a kill or a second writer (a successor
-//!   while it takes over) leaves whole lines, but for the last one before a loss of power. What is
-//!   no event is passed over when they are read.
-//! - They are not flushed: a loss of power may take what was written last.
+//!   during the handover) leaves whole lines, except for the last one before a loss of power.
+//!   Reading skips lines that are no events.
+//! - They are not flushed: a loss of power may remove the last events.
 
 use crate::service::{Service, ServiceEvent};
 use forebay_admin::MessageId;
@@ -15,7 +15,7 @@ use forebay_admin::events::{Delivery, EventKind, Filter, Hub, Received, Start, S
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read as _, Seek as _, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Weak;
@@ -23,9 +23,9 @@ use std::time::Duration;
 
 /// Largest size of a file: about 10,000 events.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// A line is no longer; anything else in the files was not written here.
+/// Maximum length of a line; a longer one was not written by this module.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// How often the thread looks whether the daemon is still there.
+/// Interval at which the thread checks whether the daemon still runs.
 const AWAKE: Duration = Duration::from_secs(2);
 
 /// Follows the events from the first one on; ends with the daemon.
@@ -49,7 +49,7 @@ fn follow(service: &Weak<Service>, mut events: Subscription, files: &mut Files) 
         match events.receive(AWAKE) {
             Received::Closed => return,
             Received::TimedOut if service.strong_count() == 0 => return,
-            // A newer one replaces it before anybody could read it here.
+            // The next event of the job replaces it before a client could read it here.
             Received::Delivery(Delivery::Event(event)) if event.kind == EventKind::JobProgress => {}
             Received::Delivery(Delivery::Event(event)) => match files.add(&event.to_json()) {
                 Ok(()) => fails = false,
@@ -57,7 +57,7 @@ fn follow(service: &Weak<Service>, mut events: Subscription, files: &mut Files) 
                 Err(error) => {
                     fails = true;
                     let what = format!(
-                        "events are not kept in {} until that takes writes: {error}",
+                        "events are not stored in {} until it accepts writes: {error}",
                         files.folder.display()
                     );
                     let Some(service) = service.upgrade() else { return };
@@ -90,13 +90,13 @@ impl Files {
             Some(open) => open,
             None => self.begin()?,
         };
-        // One that fails is opened anew: its folder may have been taken away.
+        // On an error, reopen the file: its directory may have been removed.
         file.write_all(line.as_bytes())?;
         self.open = Some((file, bytes + line.len() as u64));
         Ok(())
     }
 
-    /// Opens the newest file behind what it has. A line that was cut off is ended.
+    /// Opens the newest file for appending. Terminates a truncated line.
     fn begin(&self) -> io::Result<(File, u64)> {
         match DirBuilder::new().mode(0o700).create(&self.folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -117,8 +117,8 @@ impl Files {
     }
 }
 
-/// The newest events of the files since a time, oldest first, at most `most`; and whether there
-/// were more. May wait for the disk.
+/// Returns the newest events of the files since a time, oldest first, at most `most`; and whether
+/// there were more. May wait for the disk.
 ///
 /// # Errors
 /// A file cannot be read.
@@ -130,12 +130,15 @@ pub(crate) fn read(
 ) -> io::Result<(Vec<Value>, bool)> {
     let (mut found, mut more) = (VecDeque::new(), false);
     for name in ["events.1.jsonl", "events.jsonl"] {
-        let file = match File::open(folder(state_dir).join(name)) {
+        let mut file = match File::open(folder(state_dir).join(name)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
-        for line in BufReader::new(file).split(b'\n') {
+        // Another program can have made the file longer: read its end only.
+        let from = file.metadata()?.len().saturating_sub(FILE_BYTES_MAX);
+        file.seek(SeekFrom::Start(from))?;
+        for line in BufReader::new(file.take(FILE_BYTES_MAX)).split(b'\n') {
             let line = line?;
             let event = Some(&line).filter(|line| line.len() <= LINE_BYTES_MAX);
             let event: Option<Value> = event.and_then(|line| serde_json::from_slice(line).ok());
@@ -183,7 +186,7 @@ mod tests {
         assert_eq!(numbers(state_dir, 0, &all, 10), (vec![], false));
         let mut first = files(state_dir);
         (1..=3).for_each(|number| first.add(&event(number, "a")).unwrap());
-        // Cut off by a loss of power.
+        // Truncated by a loss of power.
         let cut = OpenOptions::new().append(true).open(first.newest()).unwrap();
         (&cut).write_all(b"{\"id\":").unwrap();
         let mut second = files(state_dir);
@@ -192,6 +195,18 @@ mod tests {
         assert_eq!(numbers(state_dir, 0, &all.clone().volume("b"), 10), (vec![4], false));
         assert_eq!(numbers(state_dir, 0, &all, 2), (vec![3, 4], true));
         assert_eq!(numbers(state_dir, 0, &all.kind("job").unwrap(), 10), (vec![], false));
+    }
+
+    #[test]
+    fn only_the_end_of_an_oversized_file_is_read() {
+        let state = tempfile::tempdir().unwrap();
+        let mut files = files(state.path());
+        let path = files.newest();
+        std::fs::create_dir_all(&files.folder).unwrap();
+        // As a file of zeroes, one line, that another program left.
+        File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        files.add(&event(7, "db")).unwrap();
+        assert_eq!(numbers(state.path(), 0, &Filter::default(), 10).0, [7]);
     }
 
     #[test]

@@ -1,17 +1,17 @@
 //! The Forebay daemon: pools and volumes by name, over their whole life.
 //!
-//! - [`serve`](fn@serve): the way in; [`run`](fn@run): the same with a configuration that is made
+//! - [`serve`](fn@serve): the entry point; [`run`](fn@run): the same with a configuration built
 //!   from options.
 //! - `main_thread`: log lines, signals and upgrade requests.
-//! - `service`: the operator's side. It implements [`forebay_admin::Admin`] over pools,
+//! - `service`: the management side. It implements [`forebay_admin::Admin`] over pools,
 //!   configuration, jobs and events.
 //! - [`api`]: HTTP in front of it; [`control_files`]: the same as plain files.
 //! - `upgrade`: a successor takes over.
-//! - `wear`: how worn the disks of caches are.
-//! - `log_level`: which events are told, and how severe each is.
+//! - `wear`: the wear of the disks of caches.
+//! - `log_level`: which events are logged, and their severity.
 //! - `alarm_command`: the operator's own program for alarms.
 //! - `event_files`: the history of events that outlives the daemon.
-//! - `late_devices`: how long devices may take to appear while the machine starts.
+//! - `late_devices`: how long devices may take to appear while the machine boots.
 //! - `state_lock`: one daemon for each state directory.
 //! - `limits`: descriptors and locked memory of the process.
 #![forbid(unsafe_code)]
@@ -42,49 +42,49 @@ pub use forebay_pool::PoolEvent;
 use std::fmt;
 use std::path::PathBuf;
 
-/// What `forebay run` serves.
+/// Options of `forebay run`.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// The slow device.
+    /// The backing store.
     pub backing: BackingUri,
-    /// The fast devices: one, or two if the cache is mirrored (`mirror=on`).
+    /// The cache devices: one, or two if the cache is mirrored (`mirror=on`).
     pub caches: Vec<CacheSpec>,
-    /// Where clients find the volume; the name of the first is the volume's name.
+    /// Exports of the volume; the name of the first is the volume's name.
     pub exports: Vec<ExportUri>,
-    /// How the cache is used.
+    /// Mode of the volume.
     pub mode: Mode,
-    /// A device to imitate in front of the backing store.
+    /// A device model to emulate in front of the backing store.
     pub emulate: Option<forebay_io::DeviceModel>,
-    /// A device to imitate in front of the fast device.
+    /// A device model to emulate in front of the cache device.
     pub emulate_cache: Option<forebay_io::DeviceModel>,
     /// `key=value` settings, see [`settings()`].
     pub settings: Vec<(String, String)>,
     /// Socket of the admin API.
     pub admin: Option<PathBuf>,
-    /// Which I/O engine to use.
+    /// Preferred I/O engine.
     pub io: forebay_io::EnginePreference,
-    /// Make a new cache where the recorded one is not there.
+    /// Create a new cache if the recorded one is missing.
     pub new_cache: bool,
-    /// What may be done to cache devices that are there.
+    /// Permitted use of existing cache devices.
     pub taking: forebay_admin::Taking,
 }
 
-/// Errors of a start end the program; what happens later is told line by line.
+/// Errors of a start end the program; later events are reported line by line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RunEvent {
-    /// Something happened in a pool; the name of the pool is empty for `forebay run`.
+    /// An event of a pool; the name of the pool is empty for `forebay run`.
     Pool {
         /// Name of the pool.
         pool: String,
-        /// What happened.
+        /// The event.
         event: PoolEvent,
     },
-    /// Something could not be done; the rest goes on.
+    /// An operation failed; the rest continues.
     Problem(MessageId, String),
-    /// Something was done.
+    /// An operation was completed.
     Note(MessageId, String),
-    /// The admin API answers here.
+    /// The admin API listens here.
     Admin(PathBuf),
     /// Everything was opened.
     Serving,
@@ -102,14 +102,14 @@ impl fmt::Display for RunEvent {
     }
 }
 
-/// What `forebay serve` needs to know.
+/// Options of `forebay serve`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServeOptions {
     /// The configuration file.
     pub config: PathBuf,
-    /// Pools for which a new cache is made where the recorded one is not there.
+    /// Pools that get a new cache if the recorded one is missing.
     pub new_cache: Vec<String>,
-    /// A running daemon has started this one to take over from it, and speaks through the standard
-    /// input.
+    /// A running daemon has started this one as its successor, and communicates through the
+    /// standard input.
     pub successor: bool,
 }

@@ -1,4 +1,4 @@
-//! How severe what the daemon tells is, and from which severity on it is told (`log_level`).
+//! Severity of messages, and the threshold for logging (`log_level`).
 
 use crate::RunEvent;
 use forebay_admin::MessageId;
@@ -8,7 +8,7 @@ use forebay_pool::PoolEvent;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The least severity that is told. All who have a clone share it: a reload changes it.
+/// The lowest severity that is logged. All clones share it: a reload changes it.
 #[derive(Clone, Debug)]
 pub(crate) struct LogThreshold(Arc<AtomicU8>);
 
@@ -19,7 +19,7 @@ impl Default for LogThreshold {
 }
 
 impl LogThreshold {
-    /// From now on.
+    /// Sets the threshold.
     pub(crate) fn set(&self, level: LogLevel) {
         let least = match level {
             LogLevel::Error => Severity::Error,
@@ -30,7 +30,7 @@ impl LogThreshold {
         self.0.store(rank(least), Ordering::Relaxed);
     }
 
-    /// Whether an event is told. That the daemon serves, and where, always is.
+    /// Returns true if an event is logged. The start of service, with its addresses, always is.
     pub(crate) fn lets_through(&self, event: &RunEvent) -> bool {
         let is_readiness = matches!(event, RunEvent::Admin(_) | RunEvent::Serving);
         is_readiness || rank(event.severity()) >= self.0.load(Ordering::Relaxed)
@@ -42,7 +42,7 @@ fn rank(severity: Severity) -> u8 {
 }
 
 impl RunEvent {
-    /// How much somebody should care.
+    /// Returns the severity.
     #[must_use]
     pub fn severity(&self) -> Severity {
         match self {
@@ -54,7 +54,7 @@ impl RunEvent {
 }
 
 impl RunEvent {
-    /// What it is about, for scripts.
+    /// Returns the message ID, for scripts.
     #[must_use]
     pub fn id(&self) -> MessageId {
         match self {
@@ -65,7 +65,7 @@ impl RunEvent {
         }
     }
 
-    /// The pool that it is about, if it has a name.
+    /// Returns the pool of the event, if it has a name.
     #[must_use]
     pub fn pool(&self) -> Option<&str> {
         match self {
@@ -74,7 +74,7 @@ impl RunEvent {
         }
     }
 
-    /// The volume that it is about.
+    /// Returns the volume of the event.
     #[must_use]
     pub fn volume(&self) -> Option<&str> {
         match self {
@@ -83,7 +83,7 @@ impl RunEvent {
         }
     }
 
-    /// What happened, without the name of the pool.
+    /// Returns the message without the name of the pool.
     #[must_use]
     pub fn what(&self) -> String {
         match self {

@@ -11,28 +11,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// How often the daemon looks whether a pool has ended by itself.
+/// Interval at which the daemon checks whether a pool has ended by itself.
 pub(crate) const LOOK: Duration = Duration::from_millis(500);
-/// How often is looked whether everything has stopped.
+/// Interval at which it checks whether everything has stopped.
 const STOP_LOOK: Duration = Duration::from_millis(5);
-/// A stop that is asked for again within this time goes on as it is.
+/// Repeated stop signals within this time have no effect.
 const REPEATS: Duration = Duration::from_secs(5);
 /// Name of the pool of `forebay run`.
 pub(crate) const RUN_POOL: &str = "run";
 
-/// What the main thread waits for.
+/// Messages to the main thread.
 pub(crate) enum Message {
     Event(ServiceEvent),
-    /// A signal asks for an orderly stop.
+    /// A signal requests an orderly stop.
     Stop,
-    /// A signal asks to read the configuration file again.
+    /// A signal requests a reload of the configuration file.
     Reload,
-    /// A client asks for a successor, and the answer goes there; or a signal does.
+    /// A request for a successor: by a client, with the destination of the answer, or by a signal.
     Upgrade(Option<UpgradeAnswer>),
 }
 
-/// Reloads that signals ask for. A reload waits for drains and for devices, so a thread of its own
-/// makes each of them. A signal that comes while another one still waits for its turn adds nothing.
+/// Reloads requested by signals. A reload waits for drains and for devices, so each has its own
+/// thread. A signal that arrives while another reload waits for its turn has no effect.
 #[derive(Default)]
 pub(crate) struct SignalledReloads {
     waits: Arc<AtomicBool>,
@@ -48,8 +48,8 @@ impl SignalledReloads {
         let reloads = Arc::clone(service);
         let reload = move || {
             let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-            waits.store(false, Ordering::SeqCst); // from here on the file is read too early for others
-            let _ = reloads.reload(); // it tells what came of it
+            waits.store(false, Ordering::SeqCst); // from here on this reload may miss later edits
+            let _ = reloads.reload(); // it reports its result
         };
         let thread = std::thread::Builder::new().name("reload".into());
         if let Err(error) = thread.spawn(reload) {
@@ -62,7 +62,7 @@ impl SignalledReloads {
 pub(crate) fn event_sender(messages: &mpsc::Sender<Message>) -> Box<dyn FnMut(ServiceEvent) + Send> {
     let messages = messages.clone();
     Box::new(move |event| {
-        let _ = messages.send(Message::Event(event)); // nobody listens once the main thread is done
+        let _ = messages.send(Message::Event(event)); // no receiver once the main thread is done
     })
 }
 
@@ -73,15 +73,15 @@ pub(crate) fn start_service(
 ) -> Result<Arc<Service>, RunError> {
     let service = Service::start(start);
     if pass_on_events(received, report) {
-        let _ = messages.send(Message::Stop); // for whoever waits for it once everything is open
+        let _ = messages.send(Message::Stop); // received once everything is open
     }
     service.map_err(RunError::from)
 }
 
-/// Passes signals on to the main thread. SIGINT and SIGTERM begin an orderly stop; where there is
-/// no configuration file to read again SIGHUP does too: the terminal has been closed. Shells,
-/// service managers and people repeat such a signal: within [`REPEATS`] that changes nothing. After
-/// that one ends the process at once, with exit code 1 (the next start recovers).
+/// Forwards signals to the main thread. SIGINT and SIGTERM begin an orderly stop; without a
+/// configuration file to reload, SIGHUP does too: the terminal has been closed. Shells, service
+/// managers and users repeat such a signal: within [`REPEATS`] that has no effect. After that one
+/// ends the process at once, with exit code 1 (the next start recovers).
 pub(crate) fn watch_signals(messages: &mpsc::Sender<Message>, has_file: bool) -> Result<(), RunError> {
     let fail =
         |error| RunError::failed(MessageId::DaemonSystem, format!("cannot watch signals: {error}"), "");
@@ -104,7 +104,7 @@ pub(crate) fn watch_signals(messages: &mpsc::Sender<Message>, has_file: bool) ->
             if matches!(message, Message::Stop) {
                 stopping = Some(Instant::now());
             }
-            let _ = messages.send(message); // nobody listens once the main thread is done
+            let _ = messages.send(message); // no receiver once the main thread is done
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(fail)?;
@@ -113,8 +113,8 @@ pub(crate) fn watch_signals(messages: &mpsc::Sender<Message>, has_file: bool) ->
 
 fn stops_already() -> Message {
     let what = format!(
-        "the daemon is stopping already; another signal {} s after the first one ends it at once, and the next \
-         start recovers",
+        "the daemon is already stopping; another signal, {} s or more after the first one, ends it at once, \
+         and the next start recovers",
         REPEATS.as_secs()
     );
     Message::Event(ServiceEvent::Note(MessageId::DaemonStopping, what))
@@ -132,14 +132,14 @@ pub(crate) fn run_event(event: ServiceEvent) -> RunEvent {
     }
 }
 
-/// Passes on what has been reported so far; true if a signal asked to stop.
+/// Forwards the events received so far; returns true if a signal requested a stop.
 pub(crate) fn pass_on_events(received: &mpsc::Receiver<Message>, report: &mut dyn FnMut(RunEvent)) -> bool {
     let mut asked = false;
     while let Ok(word) = received.try_recv() {
         match word {
             Message::Event(event) => report(run_event(event)),
             Message::Stop => asked = true,
-            Message::Reload | Message::Upgrade(_) => {} // it is too early, or too late
+            Message::Reload | Message::Upgrade(_) => {} // too early, or too late
         }
     }
     asked
@@ -150,11 +150,10 @@ pub(crate) fn stop(
     received: &mpsc::Receiver<Message>,
     report: &mut dyn FnMut(RunEvent),
 ) -> Result<(), RunError> {
-    // What is told meanwhile is passed on at once: a stop that waits for a device must not be
-    // silent.
+    // Forward events at once meanwhile: a stop that waits for a device must not be silent.
     let mut errors = std::thread::scope(|scope| {
         let stops = std::thread::Builder::new().name("stop".into());
-        // Without a thread for it what is told meanwhile is passed on afterwards.
+        // Without a thread for it, forward the events afterwards.
         let Ok(stops) = stops.spawn_scoped(scope, || service.stop()) else { return service.stop() };
         while !stops.is_finished() {
             match received.recv_timeout(STOP_LOOK) {
@@ -164,7 +163,7 @@ pub(crate) fn stop(
             }
         }
         stops.join().unwrap_or_else(|_| {
-            vec![RunError::failed(MessageId::DaemonStopFailed, "the stop has panicked", "see the log")]
+            vec![RunError::failed(MessageId::DaemonStopFailed, "the stop panicked", "see the log")]
         })
     });
     pass_on_events(received, report);

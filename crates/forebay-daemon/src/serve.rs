@@ -1,11 +1,12 @@
-//! `forebay serve`: the daemon, from its configuration file to its end, or to its successor.
+//! `forebay serve`: runs the daemon from its configuration file until it stops or a successor takes
+//! over.
 //!
 //! `forebay run` serves in the same way, with a configuration that has no file (`run`).
 //!
-//! An upgrade is carried out here: a successor is started while everything goes on. Then the API
-//! and the control files end, the service quiesces and gives everything away (`service::handover`).
-//! If the successor serves, this process ends. If it does not, a new service takes everything back.
-//! See `handover` for what must hold.
+//! This module also carries out upgrades: it starts a successor while service continues. Then the
+//! API and the control files close, and the service quiesces and hands everything over
+//! (`service::handover`). If the successor serves, this process ends. If not, a new service takes
+//! everything back. See `handover` for the invariants.
 
 use crate::api::{ApiError, ApiOptions, ApiServer, ReadyApi};
 use crate::control_files::{self, AlarmSource, ControlFiles};
@@ -34,20 +35,20 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 type Report<'a> = &'a mut dyn FnMut(RunEvent);
 
-/// Serves what a configuration file says, until SIGINT or SIGTERM; SIGHUP reads the file again,
-/// SIGUSR2 starts a successor.
+/// Serves the configuration file until SIGINT or SIGTERM; SIGHUP reloads the file, SIGUSR2 starts a
+/// successor.
 ///
 /// # Errors
-/// The file is wrong (every error is in the message), or the admin API cannot be served. What one
-/// pool or volume lacks does not keep the others from being served: it is told, and raises an
-/// alarm. A successor ends with an error if it cannot serve what its predecessor has served; that
-/// goes on then.
+/// The file is wrong (the message contains every error), or the admin API cannot be served. A
+/// failure of one pool or volume does not keep the others from being served: the daemon reports it
+/// and raises an alarm. A successor ends with an error if it cannot serve everything that its
+/// predecessor has served; the predecessor then continues.
 pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), RunError> {
-    // Asked now: later its name may belong to a newer program, or another name to this one.
+    // Read now: later the path may lead to a newer program, or this program may have another path.
     let program = std::env::current_exe().map_err(|error| {
         RunError::failed(
             MessageId::DaemonSystem,
-            format!("cannot tell where this program lies: {error}"),
+            format!("cannot determine the path of this program: {error}"),
             "is /proc mounted?",
         )
     })?;
@@ -74,28 +75,28 @@ pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result
     };
     let served = serve_after(predecessor.as_ref(), &file, &origin, &mut report);
     if let (Some(predecessor), Err(error)) = (&predecessor, &served) {
-        predecessor.give_up(&error.to_string()); // of no consequence if it is gone
+        predecessor.give_up(&error.to_string()); // no effect if the predecessor has ended
     }
     served
 }
 
-/// Where the configuration of a daemon comes from, and what its start allows.
+/// Source of a daemon's configuration, and what its start permits.
 pub(crate) struct Origin<'a> {
-    /// Without a file the first problem of the start ends it, and so does the end of a pool.
+    /// Without a file the first problem at startup ends the daemon, as does the end of a pool.
     pub(crate) file: Option<ServedFile<'a>>,
-    /// Pools for which a new cache may be made where one is recorded.
+    /// Pools that may get a new cache although one is recorded.
     pub(crate) new_cache: &'a [String],
-    /// What may be done to cache devices that are there.
+    /// Permitted use of existing cache devices.
     pub(crate) taking: Taking,
-    /// The admin API is served.
+    /// Whether to serve the admin API.
     pub(crate) has_api: bool,
-    /// This volume is written back as fast as possible.
+    /// Volume to drain as fast as possible.
     pub(crate) drain: Option<&'a str>,
-    /// What is told.
+    /// Lowest level of logged messages.
     pub(crate) log_threshold: LogThreshold,
 }
 
-/// What a successor is started with.
+/// Parameters to start a successor with.
 #[derive(Clone, Copy)]
 pub(crate) struct ServedFile<'a> {
     program: &'a Path,
@@ -113,7 +114,7 @@ fn serve_after(
     let load = || {
         let loaded = crate::service::load(served.config)
             .map_err(|error| RunError::failed(error.id(), error, "nothing was started"))?;
-        // Whoever takes over must be able to open what the predecessor closes.
+        // A successor must be able to open the pools that the predecessor closes.
         predecessor.map_or(Ok(()), |_| check_keys(&loaded.1.config))?;
         Ok::<_, RunError>(loaded)
     };
@@ -128,7 +129,7 @@ fn serve_after(
             let (inheritance, duties) = predecessor
                 .hello()
                 .map_err(|error| RunError::failed(MessageId::DaemonRunsAlready, error, USE_UPGRADE))?;
-            // Until it quiesced the predecessor may have changed the file.
+            // The predecessor may have changed the file until it quiesced.
             (file, checked) = load()?;
             (ListenerStore::parked(inheritance, manager, duties.passed), Some(duties))
         }
@@ -138,7 +139,7 @@ fn serve_after(
     serve_on(origin, checked.config, Some(file), listener_store, followed, report)
 }
 
-/// Serves a configuration that has no file, until SIGINT or SIGTERM, or until its pool has ended.
+/// Serves a configuration without a file, until SIGINT or SIGTERM, or until its pool ends.
 ///
 /// # Errors
 /// A device, the cache or a socket cannot be used, or the pool has ended by itself.
@@ -157,11 +158,12 @@ fn serve_on(
     crate::limits::raise_descriptors();
     let messages = mpsc::channel();
     watch_signals(&messages.0, origin.file.is_some())?;
-    // Clients of pools would be served for a moment, at each attempt of a service manager.
+    // Otherwise the daemon would serve clients of the pools for a moment at each attempt of a
+    // service manager.
     if origin.has_api && followed.is_none() {
         crate::api::check(&ApiOptions::from(&config.daemon), &listener_store).map_err(api_failed)?;
     }
-    // What a predecessor has served is there.
+    // The devices that a predecessor has served are present.
     let patience = if followed.is_some() { Duration::ZERO } else { late_devices::patience() };
     let mut daemon =
         Daemon::open(origin, config, (file, patience), Arc::new(listener_store), &messages, report)?;
@@ -171,7 +173,7 @@ fn serve_on(
     }
 }
 
-/// Whether the caches of all pools can be opened with the keys that are configured.
+/// Checks that the configured keys can open the caches of all pools.
 fn check_keys(config: &Config) -> Result<(), RunError> {
     for pool in config.pools.values() {
         let key = pool.tunables().encryption_key_file.as_ref().map(read_key).transpose()?;
@@ -185,14 +187,15 @@ struct Daemon {
     service: Arc<Service>,
     listener_store: Arc<ListenerStore>,
     daemon: DaemonConfig,
-    /// Of a daemon with a configuration file; given up for a successor.
+    /// Lock of a daemon with a configuration file; released for a successor.
     state_lock: Option<StateLock>,
     api: Api,
     control_files: Option<ControlFiles>,
-    /// The service manager has not been told yet that this serves: it is when no device is waited
-    /// for any more, and then at the latest, once what has come is open.
+    /// Latest time to notify the service manager of readiness; `None` once it was notified. The
+    /// daemon notifies it when it waits for no more devices, or at this time, after opening the
+    /// devices that are present.
     ready_by: Option<Instant>,
-    /// What it was told last of how things are, and when.
+    /// Time and text of the last status report to the service manager.
     told: Option<(Instant, String)>,
 }
 
@@ -201,7 +204,7 @@ enum Api {
     /// Its sockets are open.
     Ready(Box<ReadyApi>),
     Serving(ApiServer),
-    /// It has ended, or is in the middle of a change.
+    /// The API has ended, or is being changed.
     Gone,
 }
 
@@ -251,7 +254,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Clients are answered from now on; `followed` if they have waited for it.
+    /// Starts answering clients; `followed` if they have waited for it.
     fn begin(
         &mut self,
         origin: &Origin<'_>,
@@ -285,8 +288,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Tells the service manager that this serves, once that is to be told: what is ordered after
-    /// it finds the volumes whose devices came late.
+    /// Notifies the service manager of readiness, once it is due: units ordered after the daemon
+    /// then find the volumes whose devices came late.
     fn tell_ready(&mut self) {
         let Some(by) = self.ready_by else { return };
         let waits = self.service.awaits_devices() && Instant::now() < by;
@@ -299,7 +302,7 @@ impl Daemon {
         }
     }
 
-    /// Tells the service manager how things are, if that has changed.
+    /// Reports the status to the service manager if it has changed.
     fn tell_status(&mut self) {
         let Some(manager) = self.listener_store.manager() else { return };
         if self.told.as_ref().is_some_and(|(at, _)| at.elapsed() < LOOK) {
@@ -312,7 +315,7 @@ impl Daemon {
         self.told = Some((Instant::now(), line));
     }
 
-    /// The API and the control files.
+    /// Opens the API and the control files.
     fn open_control_files(&mut self, report: Report<'_>) -> Result<(), RunError> {
         if let Api::Ready(ready) = std::mem::replace(&mut self.api, Api::Gone) {
             self.api = Api::Serving(ready.serve().map_err(api_failed)?);
@@ -324,7 +327,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Serves until a signal asks to stop, or a successor serves.
+    /// Serves until a signal requests a stop, or a successor serves.
     fn keep_on(
         mut self,
         origin: &Origin<'_>,
@@ -357,13 +360,13 @@ impl Daemon {
         }
     }
 
-    /// An orderly end.
+    /// Stops in an orderly way.
     fn close(self, received: &mpsc::Receiver<Message>, report: Report<'_>) -> Result<(), RunError> {
-        // A successor that gives up is no daemon yet.
+        // A successor that gives up is not yet known to the service manager as the daemon.
         if let Some(manager) = self.listener_store.manager().filter(|_| !self.listener_store.is_parked()) {
             manager.stopping();
         }
-        // Pools first: a control call that waits for a device must not keep them from it.
+        // Stop the pools first: a control call that waits for a device must not delay them.
         self.service.tell_to_stop();
         drop(self.control_files);
         drop(self.api);
@@ -371,11 +374,11 @@ impl Daemon {
         stop(&self.service, received, report)
     }
 
-    /// Passes everything to a successor; true if it serves, and this process is to end. Otherwise
-    /// everything goes on.
+    /// Hands everything over to a successor; returns true if it serves, and this process must end.
+    /// Otherwise service continues.
     ///
     /// # Errors
-    /// There is no successor, and what was given away cannot be taken back either.
+    /// There is no successor, and taking back the pools and clients failed too.
     fn upgrade(
         &mut self,
         answer: Option<UpgradeAnswer>,
@@ -405,7 +408,7 @@ impl Daemon {
                 RunError::failed(
                     MessageId::Event(EventKind::DaemonUpgradeFailed),
                     format!("no upgrade: {failed}"),
-                    "everything goes on as before; the log of the daemon may tell more",
+                    "everything continues as before; the log of the daemon may have details",
                 )
                 .into()
             })
@@ -427,7 +430,7 @@ impl Daemon {
         if !answer_upgrade(answer, Ok(begun)) {
             report(RunEvent::Problem(
                 MessageId::Event(EventKind::DaemonUpgradeFailed),
-                "no upgrade: it began too late for who asked for it".into(),
+                "no upgrade: the client that requested it no longer waits".into(),
             ));
             return Ok(false);
         }
@@ -474,7 +477,7 @@ impl Daemon {
                 self.service.note_upgrade(failed(error.to_string(), 0));
             }
         }
-        // Whatever keeps the API from being served: clients are served, and signals are received.
+        // If the API cannot be served, the daemon still serves clients and receives signals.
         let opened = self.open_api().and_then(|()| self.open_control_files(report));
         self.listener_store.close_rest();
         if let Err(error) = opened {
@@ -486,7 +489,7 @@ impl Daemon {
         Ok(false)
     }
 
-    /// Opens again what was given away to a successor that is no more.
+    /// Reopens the pools and clients that were handed over to a successor that has ended.
     fn take_back(
         &mut self,
         origin: &Origin<'_>,
@@ -510,12 +513,13 @@ impl Daemon {
     }
 }
 
-/// Answers who asked for an upgrade, if anybody did; false if nobody waits for it any more.
+/// Answers the request for an upgrade, if there was one; returns false if the requester no longer
+/// waits.
 fn answer_upgrade(answer: Option<UpgradeAnswer>, what: Result<UpgradeBegun, AdminError>) -> bool {
     answer.is_none_or(|answer| answer.try_send(what).is_ok())
 }
 
-/// Somebody may have asked this process to stop while it was followed by another.
+/// Forwards a stop request that this process received while a successor was running.
 fn pass_on_stop(pid: u32, asked: bool) {
     let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
     if let (Some(pid), true) = (pid, asked) {
@@ -523,7 +527,7 @@ fn pass_on_stop(pid: u32, asked: bool) {
     }
 }
 
-/// Milliseconds since clients have begun to wait.
+/// Returns the milliseconds since clients began to wait.
 fn since(duties: &Duties) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let waited = now.saturating_sub(u128::from(duties.quiesced_since_unix_ns)) / 1_000_000;
@@ -533,11 +537,11 @@ fn since(duties: &Duties) -> u64 {
 fn upgrader(messages: &mpsc::Sender<Message>) -> Upgrader {
     let messages = messages.clone();
     Box::new(move |answer| {
-        let _ = messages.send(Message::Upgrade(Some(answer))); // nobody listens once the main thread is done
+        let _ = messages.send(Message::Upgrade(Some(answer))); // no receiver once the main thread is done
     })
 }
 
-/// Mounts the control file system. The daemon serves without it if that fails.
+/// Mounts the control file system. If that fails, the daemon serves without it.
 fn show_files(path: &Path, service: &Arc<Service>, report: &mut dyn FnMut(RunEvent)) -> Option<ControlFiles> {
     let hub = service.services().events;
     let alarms: AlarmSource =
@@ -548,7 +552,7 @@ fn show_files(path: &Path, service: &Arc<Service>, report: &mut dyn FnMut(RunEve
         Err(error) => {
             report(RunEvent::Problem(
                 MessageId::ControlFailed,
-                format!("the control file system is not there: {error}"),
+                format!("the control file system is not available: {error}"),
             ));
             None
         }

@@ -1,11 +1,12 @@
-//! One daemon for each state directory: records of caches, job numbers and the history of events
-//! are one daemon's, and a second daemon would take the first one's caches for its own.
+//! One daemon for each state directory: the records of caches, job numbers and the history of
+//! events belong to one daemon, and a second daemon would mistake the first one's caches for its
+//! own.
 //!
-//! `STATE_DIR/daemon.lock` holds the number of the daemon's process and an advisory lock. The lock
-//! goes away with the process, however it ends. An upgrade gives it up for its successor.
+//! `STATE_DIR/daemon.lock` holds the daemon's PID and an advisory lock. The kernel releases the
+//! lock when the process ends, for any reason. An upgrade releases it for the successor.
 //!
-//! A directory that takes no file, or a file system without locks, does not keep a daemon from
-//! serving: other alarms report the directory.
+//! If the directory takes no file, or the file system has no locks, the daemon serves nevertheless:
+//! other alarms report the directory.
 
 use forebay_admin::MessageId;
 use forebay_pool::RunError;
@@ -17,7 +18,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A daemon that was killed, or that hands over, has so long to end.
+/// Time limit for the end of a daemon that was killed, or that hands over.
 const ENDS_WITHIN: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -43,13 +44,13 @@ impl StateLock {
                 Err(_) => return Ok(None),
             }
         }
-        // For the message of another daemon only.
+        // Only for the message of another daemon.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(Some(Self { _file: file }))
     }
 }
 
-/// The file, which is made if need be. One that can only be read can be locked as well.
+/// Opens the file, and creates it if needed. A read-only file can be locked as well.
 fn open(state_dir: &Path) -> Option<File> {
     let path = state_dir.join("daemon.lock");
     DirBuilder::new().recursive(true).mode(0o700).create(state_dir).ok()?;

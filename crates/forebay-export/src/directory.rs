@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_empty_name_is_the_only_export_or_none() {
+    fn empty_name_finds_the_only_export() {
         let one = vec![ExportInfo::new("db", 10)];
         assert_eq!(one.resolve("").map(|export| export.name), Some("db".to_owned()));
         let two = vec![ExportInfo::new("db", 10), ExportInfo::new("vm", 10)];

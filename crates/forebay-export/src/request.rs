@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_byte_is_inside_and_the_next_is_not() {
+    fn last_byte_is_inside_and_the_next_is_not() {
         assert_eq!(judge(Operation::Read, (1 << 40) - 1, 1), Ok(Admission::Serve));
         assert!(matches!(judge(Operation::Read, (1 << 40) - 1, 2), Err(Refusal::PastEnd { .. })));
         assert!(matches!(judge(Operation::Read, u64::MAX, 2), Err(Refusal::PastEnd { .. })));

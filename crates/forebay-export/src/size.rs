@@ -34,7 +34,7 @@ pub enum SizeError {
     },
     /// The text after the number is not a unit.
     #[error(
-        "\"{text}\" is not a size: \"{unit}\" is no unit; use K, M, G, T (1024) or kB, MB, GB, TB (1000)"
+        "\"{text}\" is not a size: \"{unit}\" is not a unit; use K, M, G, T (1024) or kB, MB, GB, TB (1000)"
     )]
     UnknownUnit {
         /// The given text.
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn units_are_binary_unless_they_end_in_a_bare_b() {
+    fn units_are_binary_except_with_a_bare_b() {
         for (text, expected) in [
             ("0", 0),
             ("4096", 4096),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_size_says_why() {
+    fn invalid_sizes_are_refused_with_a_reason() {
         let error = |text: &str| text.parse::<ByteSize>().unwrap_err();
         for text in ["", "G", "-1", "1.", ".5K", "1.2.3K", "ten"] {
             assert!(matches!(error(text), SizeError::NoNumber { .. }), "{text}");
@@ -211,7 +211,7 @@ mod tests {
         }
         assert_eq!(
             error("10Q").to_string(),
-            "\"10Q\" is not a size: \"Q\" is no unit; use K, M, G, T (1024) or kB, MB, GB, TB (1000)"
+            "\"10Q\" is not a size: \"Q\" is not a unit; use K, M, G, T (1024) or kB, MB, GB, TB (1000)"
         );
     }
 
@@ -229,7 +229,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back_the_same(bytes: u64) {
+        fn printed_size_reads_back(bytes: u64) {
             prop_assert_eq!(ByteSize(bytes).to_string().parse::<ByteSize>(), Ok(ByteSize(bytes)));
         }
 

@@ -105,7 +105,7 @@ mod tests {
     /// 0x123456789.
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_write_as_the_kernel_describes_it() {
+    fn write_descriptor_is_decoded() {
         let mut bytes = [0; DESCRIPTOR_BYTES];
         bytes[..16].copy_from_slice(&[0x01, 0x20, 0, 0, 8, 0, 0, 0, 0x89, 0x67, 0x45, 0x23, 0x01, 0, 0, 0]);
         let bounds = Bounds { size_bytes: u64::MAX, ..BOUNDS };
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_served_is_answered_with_an_error() {
+    fn invalid_request_gets_an_error_answer() {
         let answer = |flags, sectors, sector| step(&descriptor(flags, sectors, sector), &BOUNDS);
         let end = (1 << 30) / 512;
         assert!(matches!(answer(0, 1, end - 1), Step::Serve(_)));
@@ -152,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_described_a_request_is_inside_of_the_volume(bytes in any::<[u8; DESCRIPTOR_BYTES]>(), kind in 0..6_u8) {
+        fn served_request_is_inside_of_the_volume(bytes in any::<[u8; DESCRIPTOR_BYTES]>(), kind in 0..6_u8) {
             let mut bytes = bytes;
             bytes[0] = kind;
             if let Step::Serve(request) = step(&bytes, &BOUNDS) {

@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_has_one_length_and_its_descriptors() {
+    fn messages_have_one_length_and_descriptors() {
         let sizes = [
             (1, 0, 0),
             (2, 8, 0),
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_cannot_be_are_refused() {
+    fn impossible_values_are_refused() {
         let nine = [&9u32.to_le_bytes()[..], &[0; 4 + 9 * 32]].concat();
         assert_eq!(decode(5, &nine, 9), Err(Malformed::Value { request: 5 }));
         assert_eq!(decode(18, &[0, 0, 0, 0, 2, 0, 0, 0], 0), Err(Malformed::Value { request: 18 }));

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warm_slot_that_is_used_twice_changes_places_with_the_coldest_hot_one() {
+    fn warm_slot_used_twice_becomes_hot() {
         let mut lists = Lru::new(6);
         assert_eq!(order(&lists), [3, 4, 5, 0, 1, 2], "warm, then hot");
         lists.used(3);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_gets_another_block_begins_warm() {
+    fn slot_with_another_block_begins_warm() {
         let mut lists = Lru::new(6);
         lists.touch(4);
         assert_eq!(order(&lists), [3, 5, 4, 0, 1, 2]);

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_something_is_left_alone() {
+    fn device_with_content_is_left_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let spec = spec(&folder, None);
         std::fs::write(&spec.path, [&[0; 8192][..], b"data", &[0; 8192]].concat()).unwrap();

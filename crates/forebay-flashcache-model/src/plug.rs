@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_adjacent_is_joined_per_device_and_direction() {
+    fn adjacent_transfers_are_joined() {
         let mut plug = Plug::default();
         let steps = [
             (false, Device::Disk, 5),

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_extension_of_the_checkpoint_counts() {
+    fn newest_extension_of_the_checkpoint_wins() {
         let blank = vec![0; BLOCK_BYTES];
         let (first, second) = (extension(1, &[5]).encode(), extension(2, &[5, 6]).encode());
         let other = WindowExtension { checkpoint_generation: 3, ..extension(8, &[2]) }.encode();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_was_added_if_it_was_written_since_the_checkpoint() {
+    fn added_segment_is_newer_than_checkpoint() {
         let checkpoint = Checkpoint { next_sequence: 50, ..checkpoint() };
         let head = |epoch, sequence, segment| {
             let header = BatchHeader {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_extended_by_segments_that_there_are() {
+    fn window_extends_only_by_real_segments() {
         let mut checkpoint = checkpoint();
         checkpoint.segments[5].used_blocks = 3;
         assert_eq!(checkpoint.extend_window(&[5, 6]), Ok(()));

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_continues_where_the_segments_end() {
+    fn member_continues_at_the_end_of_segments() {
         let geometry = Geometry::for_device(64 << 20, Some(64)).unwrap();
         let uuid = CacheUuid([3; 16]);
         let header = MemberHeader::joining(uuid, &geometry, &Members::default(), 9, 4 << 20).unwrap();
@@ -187,8 +187,9 @@ mod tests {
         assert!(MemberHeader::joining(uuid, &geometry, &Members::default(), 9, 1 << 20).is_err());
     }
 
+    /// The data of the last member ends with the space.
     #[test]
-    fn what_lies_on_a_member_ends_where_the_next_one_begins_and_at_last_with_the_space() {
+    fn member_data_ends_at_the_next_member() {
         let geometry = Geometry { device_blocks: 700, ..Geometry::for_device(64 << 20, Some(64)).unwrap() };
         let header = |index: u16, first_block| MemberHeader {
             uuid: CacheUuid([3; 16]),

@@ -48,7 +48,7 @@ impl DeviceModel {
         match self {
             DeviceModel::Hdd7200 => Ok(()),
             DeviceModel::CardD { .. } | DeviceModel::CardT { .. } if size_bytes <= SIZE_MAX_BYTES => Ok(()),
-            card => Err(format!("{card} is possible up to {} GiB", SIZE_MAX_BYTES >> 30)),
+            card => Err(format!("{card} supports up to {} GiB", SIZE_MAX_BYTES >> 30)),
         }
     }
 }

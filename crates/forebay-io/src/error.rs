@@ -159,7 +159,7 @@ pub enum DeviceError {
     },
     /// The block device is write-protected.
     #[error(
-        "{path} is write-protected: let it be written (blockdev --setrw {path}), or choose another device"
+        "{path} is write-protected: make it writable (blockdev --setrw {path}), or choose another device"
     )]
     WriteProtected {
         /// The path as given.
@@ -167,7 +167,8 @@ pub enum DeviceError {
     },
     /// It lies on a mount of this process.
     #[error(
-        "{path} lies on {mount}, a FUSE mount of this daemon, which would wait for itself for ever: give the file or device that is below it"
+        "{path} lies on {mount}, a FUSE mount of this daemon, which would wait for itself forever: give the \
+         file or device below it"
     )]
     OwnMount {
         /// The path as given.
@@ -256,7 +257,7 @@ pub enum SocketError {
         max: usize,
     },
     /// Its folder does not exist.
-    #[error("cannot listen on {path}: there is no folder {folder}: make it, or choose another path")]
+    #[error("cannot listen on {path}: there is no folder {folder}: create it, or choose another path")]
     NoFolder {
         /// The path as given.
         path: PathBuf,
@@ -327,7 +328,8 @@ pub enum MountError {
     },
     /// The daemon that serves it does not respond.
     #[error(
-        "{target} is a mount of a forebay that does not answer (is it stopped?): end that program, or let it go on; or choose another path"
+        "{target} is a mount of a forebay that does not answer (is it stopped?): end that process, or let it \
+         continue; or choose another path"
     )]
     NoAnswer {
         /// The mount point.

@@ -142,7 +142,7 @@ mod tests {
     use vm_memory::{Bytes, FileOffset, GuestAddress, MemoryRegionAddress};
 
     #[test]
-    fn memory_that_is_cut_is_lost_and_nothing_else_is() {
+    fn only_truncated_foreign_memory_is_lost() {
         let mapped = |bytes: u64| {
             let file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
             ftruncate(&file, bytes).unwrap();

@@ -411,7 +411,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_file_to_which_a_link_leads_keeps_its_mode() {
+    fn file_behind_a_link_keeps_its_mode() {
         let dir = tempfile::tempdir().unwrap();
         let (victim, link, file) = (dir.path().join("victim"), dir.path().join("s"), dir.path().join("f"));
         for path in [&victim, &file] {
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_socket_is_kept_and_a_stale_one_replaced() {
+    fn stale_socket_is_replaced_live_one_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let first = listen_unix(&path, 0o600).unwrap();
@@ -453,13 +453,13 @@ mod tests {
         assert!(matches!(listen_unix(long, 0o600), Err(SocketError::TooLong { .. })));
         let lost = listen_unix(dir.path().join("missing/s"), 0o600).unwrap_err().to_string();
         assert!(
-            lost.contains(&format!("no folder {}: make it", dir.path().join("missing").display())),
+            lost.contains(&format!("no folder {}: create it", dir.path().join("missing").display())),
             "{lost}"
         );
     }
 
     #[test]
-    fn of_many_that_start_at_once_one_listens_and_its_socket_stays() {
+    fn only_one_of_concurrent_starts_listens() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         for _ in 0..50 {
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_of_another_server_is_not_removed() {
+    fn socket_of_another_server_is_not_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let first = listen_unix(&path, 0o600).unwrap();
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn the_groups_of_a_peer_are_those_of_its_process() {
+    fn peer_groups_match_those_of_the_process() {
         let (a, _b) = UnixStream::pair().unwrap();
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap();
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_of_a_peer_is_told_in_one_form() {
+    fn peer_address_has_one_form() {
         let listener = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("127.0.0.1:0")).unwrap();
         let port = listener.local_addr().unwrap().port();
         let _client = TcpStream::connect(("127.0.0.1", port)).unwrap();

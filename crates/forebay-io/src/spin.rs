@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_follows_how_soon_things_come() {
+    fn spin_window_follows_the_arrival_times() {
         assert_eq!(after(&[]), Duration::ZERO);
         assert_eq!(after(&[15]), FIRST);
         assert_eq!(after(&[15, 15, 15]), FIRST * 4);

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers_are_found_and_others_are_not() {
+    fn user_and_group_lookup_finds_known_ids() {
         assert_eq!(user_id("root").unwrap(), Some(0));
         assert_eq!(group_id("root").unwrap(), Some(0));
         assert_eq!((user_id("1234").unwrap(), group_id("5678").unwrap()), (Some(1234), Some(5678)));

@@ -26,7 +26,7 @@ fn pinned_bytes() -> usize {
 }
 
 #[test]
-fn what_may_not_be_pinned_is_read_and_written_all_the_same() {
+fn unpinnable_memory_is_still_transferred() {
     if rustix::process::geteuid().is_root() {
         set_thread_uid(Uid::from_raw(0x4000_0000 + std::process::id())).unwrap();
     }

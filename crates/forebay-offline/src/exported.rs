@@ -97,7 +97,7 @@ fn current(
             .hint(AS_IT_IS));
         }
         Err(error) => {
-            let what = format!("{shown}: what the export has written cannot be read: {error}");
+            let what = format!("{shown}: the settings that the export wrote cannot be read: {error}");
             return Err(Refusal::new(MessageId::CacheExportUnreadable, what).hint(AS_IT_IS));
         }
     };
@@ -106,8 +106,8 @@ fn current(
     }
     let since = match superblock.state {
         _ if copy.uuid != superblock.uuid => "the settings on it are those of another cache",
-        CacheState::Clean => "it was opened since it was exported, and its settings may be others now",
-        CacheState::Open => "it is in use since it was exported, or was not closed in an orderly way",
+        CacheState::Clean => "it was opened since it was exported, and its settings may have changed",
+        CacheState::Open => "it has been in use since it was exported, or was not closed in an orderly way",
         CacheState::Failed => "it has failed since it was exported",
     };
     Err(Refusal::new(MessageId::CacheNotExported, format!("{shown}: this cache is not exported: {since}"))
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn either_copy_does_and_what_is_damaged_or_old_does_not() {
+    fn only_intact_current_settings_are_found() {
         let stage = Stage::new();
         let (good, none) = (settings().encode(), None);
         let torn = || Some([&good[..600], &[0; 100]].concat());
@@ -220,7 +220,7 @@ mod tests {
             (
                 [Some(good.clone()), none.clone()],
                 Superblock { state: CacheState::Open, ..superblock() },
-                "is in use since",
+                "in use since",
             ),
             (
                 [Some(good.clone()), none.clone()],
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_put_in_order_and_each_that_is_missing_is_named() {
+    fn devices_are_sorted_and_missing_are_named() {
         let stage = Stage::new();
         let geometry = superblock().geometry;
         let (first, second) =
@@ -267,11 +267,11 @@ mod tests {
         );
         assert!(refused(&[two, three.clone()]).contains("its first one is missing"));
         let left = member("left", 1, 0xa9, first);
-        assert!(refused(&[one, left, three]).contains("was taken out or replaced since"));
+        assert!(refused(&[one, left, three]).contains("was removed or replaced since"));
     }
 
     #[test]
-    fn both_devices_of_a_mirrored_cache_are_wanted() {
+    fn mirrored_cache_requires_both_devices() {
         let stage = Stage::new();
         let mirrored = |member, name: &str| {
             let mirror = Some(MirrorMark { member, out: None, tags: [0xb1, 0xb2] });

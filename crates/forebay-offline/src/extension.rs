@@ -54,7 +54,7 @@ pub(crate) fn judge(image: &Image, findings: &mut Findings) {
         let read = copies.each_ref().map(|bytes| bytes.block(0).map(WindowExtension::read));
         let is_damaged = |copy: &Option<Result<_, _>>| !matches!(copy, Some(Ok(_)));
         let instead = match read.iter().all(is_damaged) {
-            true => "the segments themselves say which of them were added",
+            true => "the segments themselves show which of them were added",
             false => "the other copy counts",
         };
         for (copy, block) in read.iter().zip(blocks).filter(|(copy, _)| is_damaged(copy)) {

@@ -257,7 +257,7 @@ impl Image {
                 Ok(copy) if copy.generation != self.superblock.generation => {
                     let (older, newer) = (copy.generation, self.superblock.generation);
                     let what = format!(
-                        "generation {older} beside {newer}: an update was interrupted between the copies"
+                        "generation {older} next to {newer}: an update was interrupted between the copies"
                     );
                     findings.add(Severity::Note, place, what);
                 }
@@ -299,7 +299,7 @@ pub(crate) fn refusal(space: &Space, error: FormatError) -> Refusal {
         FormatError::Version { .. } => "a newer forebay made it; nothing was changed",
         FormatError::Geometry(_) => "nothing was changed",
         _ => {
-            "both superblocks are unusable; nothing was changed; `forebay salvage CACHE --to FOLDER` extracts what is left"
+            "both superblocks are unusable; nothing was changed; `forebay salvage CACHE --to FOLDER` extracts the remaining data"
         }
     };
     Refusal::new(crate::message::of_format(&error), format!("{}: {error}", space.first().path().display()))

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_is_opened_with_its_key_and_nothing_else() {
+    fn cache_opens_only_with_its_own_key() {
         let (right, wrong) = (key(1), key(2));
         let (plain, sealed) = (superblock(None), superblock(Some(&right)));
         assert!(unlock(&plain, None, &"/c").unwrap().is_none());

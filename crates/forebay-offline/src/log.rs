@@ -157,9 +157,9 @@ pub fn after_checkpoint(image: &Image, checkpoint: &Checkpoint, findings: &mut F
     for (number, from) in candidates(image, checkpoint) {
         let (tail, unreadable) = tail(image, number, from, checkpoint.next_sequence);
         if unreadable && !image.holds_only_fills(number) {
-            let what = "the device cannot read where the log may go on: the cache will be refused";
+            let what = "the device cannot read where the log may continue: the cache will be refused";
             findings.add(Severity::Lost, format!("segment {number}"), what);
-            replay.doubt = Some(format!("segment {number} cannot be read where the log may go on"));
+            replay.doubt = Some(format!("segment {number} cannot be read where the log may continue"));
         }
         if let Some(tail) = tail {
             by_stream.entry(tail.stream.index()).or_default().push(tail);

@@ -124,7 +124,7 @@ fn check(superblock: &Superblock, found: &[Found]) -> Result<Vec<MemberHeader>, 
 fn belongs(superblock: &Superblock, device: &Found) -> Result<MemberHeader, Refusal> {
     let name = &device.name;
     let header = device.header.clone().map_err(|error| {
-        let what = format!("{name} is no member of a cache: {error}");
+        let what = format!("{name} is not a member of a cache: {error}");
         Refusal::new(MessageId::CacheMemberForeign, what)
             .hint("give the devices that the cache was made or grown with")
     })?;
@@ -137,9 +137,12 @@ fn belongs(superblock: &Superblock, device: &Found) -> Result<MemberHeader, Refu
     }
     let tag = superblock.members.tags().get(usize::from(header.index) - 1);
     if tag != Some(&header.tag) {
-        return Err(Refusal::new(MessageId::CacheMemberRemoved, format!(
-            "{name} was a member of this cache, but it was taken out or replaced since: nothing on it counts"
-        ))
+        return Err(Refusal::new(
+            MessageId::CacheMemberRemoved,
+            format!(
+                "{name} was a member of this cache, but it was removed or replaced since: its data is stale"
+            ),
+        )
         .hint("leave it out; to use it again, erase its beginning and grow the cache by it"));
     }
     Ok(header)
@@ -244,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_do_not_belong_together_are_refused_with_the_reason() {
+    fn unrelated_devices_are_refused() {
         let [a, b] = headers();
         assert!(refused(&[a]).contains("member 2 is missing"));
         assert!(refused(&[]).contains("member 1 is missing"));
@@ -253,8 +256,8 @@ mod tests {
         assert!(
             refused(&[MemberHeader { uuid: CacheUuid([8; 16]), ..a }, b]).contains("belongs to the cache")
         );
-        assert!(refused(&[a, MemberHeader { tag: 23, ..b }]).contains("taken out"));
-        assert!(refused(&[a, b, MemberHeader { index: 3, tag: 33, ..b }]).contains("taken out"));
+        assert!(refused(&[a, MemberHeader { tag: 23, ..b }]).contains("removed or replaced"));
+        assert!(refused(&[a, b, MemberHeader { index: 3, tag: 33, ..b }]).contains("removed or replaced"));
         for first_block in [b.first_block + 1, a.first_block - 64, superblock().geometry.device_blocks + 64] {
             assert!(refused(&[a, MemberHeader { first_block, ..b }]).contains("do not follow"));
         }
@@ -263,11 +266,11 @@ mod tests {
         let cut = check(&superblock_until(end + 2048), &found).unwrap_err().to_string();
         assert!(cut.contains("has 8388608 bytes, but its part of the cache needs 9699328"), "{cut}");
         let blank = device(Err(FormatError::Magic { structure: "member header" }));
-        assert!(check(&superblock(), &[blank]).unwrap_err().to_string().contains("no member of a cache"));
+        assert!(check(&superblock(), &[blank]).unwrap_err().to_string().contains("not a member of a cache"));
     }
 
     #[test]
-    fn what_a_header_says_of_its_length_is_put_right_by_the_superblock() {
+    fn superblock_corrects_member_lengths() {
         let [a, b] = headers();
         let end = superblock().geometry.device_blocks;
         for (of_a, of_b) in [(1024, 64), (64, 640), (4096, 1), (1 << 39, 1 << 39)] {
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn one_intact_copy_of_a_header_is_enough_and_two_different_ones_are_too_many() {
+    fn one_intact_header_copy_suffices() {
         let [a, b] = headers();
         let torn = FormatError::Magic { structure: "member header" };
         let choose = |copies| choose(copies, &[11, 22]);
@@ -299,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn while_a_member_gets_another_tag_the_superblock_says_which_one_is_in_effect() {
+    fn superblock_decides_between_two_tags() {
         let [a, b] = headers();
         let other = MemberHeader { tag: 12, ..a };
         let belongs = |copies, tags: &[u64]| {
@@ -313,8 +316,10 @@ mod tests {
             // A device that was replaced before has only the former tag.
             let gone = if listed == 11 { other } else { a };
             let why = belongs([Ok(gone), Ok(gone)], &[listed, 22]).unwrap_err().to_string();
-            assert!(why.contains("taken out"), "{why}");
+            assert!(why.contains("removed or replaced"), "{why}");
         }
-        assert!(belongs([Ok(other), Ok(a)], &[13, 22]).unwrap_err().to_string().contains("taken out"));
+        assert!(
+            belongs([Ok(other), Ok(a)], &[13, 22]).unwrap_err().to_string().contains("removed or replaced")
+        );
     }
 }

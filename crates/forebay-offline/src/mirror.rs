@@ -303,12 +303,12 @@ impl Mirror {
                 "out" => findings.add(
                     Severity::Damaged,
                     path,
-                    "it was put out of the mirrored cache, which goes on with the other device: what is on it is old",
+                    "it was failed out of the mirrored cache, which continues with the other device: its data is stale",
                 ),
                 _ => findings.add(
                     Severity::Damaged,
                     format!("{path} of the mirrored cache"),
-                    "it was not given: if a daemon went on with it alone, what is here is old",
+                    "it was not given: if a daemon continued with it alone, the data here is stale",
                 ),
             }
         }
@@ -319,7 +319,7 @@ fn none_counts(mirror: &[Option<Given>; 2]) -> Refusal {
     let paths: Vec<String> =
         mirror.iter().flatten().map(|found| found.is.device.path().display().to_string()).collect();
     let what = format!(
-        "{}: put out of a mirrored cache, which went on with the other device: what is here is old",
+        "{}: failed out of a mirrored cache, which continued with the other device: the data here is stale",
         paths.join(", ")
     );
     Refusal::new(MessageId::CacheMemberStale, what).hint("give the device that was used last")

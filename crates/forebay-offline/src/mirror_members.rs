@@ -65,7 +65,7 @@ pub fn check_both(one: &MirrorMember, other: &MirrorMember) -> Result<(), Refusa
         let member = one.member() + 1;
         return Err(Refusal::new(
             MessageId::CacheMemberTwice,
-            format!("{a} and {b} both say that they are device {member} of the mirrored cache"),
+            format!("{a} and {b} both claim to be device {member} of the mirrored cache"),
         )
         .hint("one of them is a copy, or was replaced: leave it out"));
     }
@@ -86,11 +86,11 @@ pub fn stale_tag(one: &MirrorMember, other: &MirrorMember) -> Result<Option<u64>
     if older.went_on_without(newer) || apart == 0 && says(newer) != says(older) {
         let (a, b) = (newer.device.path().display(), older.device.path().display());
         return Err(Refusal::new(MessageId::CacheMembersDiverged, format!(
-            "{a} and {b}, the devices of a mirrored cache, do not tell which of them counts: one went on without the other"
+            "{a} and {b}, the devices of a mirrored cache, do not show which of them is current: one continued without the other"
         ))
         .hint(
-            "give the one that was used last, with the notes in state_dir/mirrors; to extract what one of them has, give it alone: \
-             forebay salvage",
+            "give the one that was used last, with the notes in state_dir/mirrors; to extract the data of \
+             one of them, give it alone: forebay salvage",
         ));
     }
     Ok((newer.went_on_without(older) || !newer.knows(older) || apart > 1).then_some(older.tag()))

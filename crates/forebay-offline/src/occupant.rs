@@ -131,8 +131,9 @@ fn of_end(end: &[u8]) -> Option<&'static str> {
 #[must_use]
 pub fn where_it_belongs(path: &str) -> String {
     format!(
-        "data lives there, and nothing was changed. To cache that data, give it as the backing store (--backing {path}, or forebay cache \
-         MOUNTPOINT), and another device as the cache; lsblk -f shows what is on each"
+        "the device holds data, and nothing was changed. To cache that data, give it as the backing store \
+         (--backing {path}, or forebay cache MOUNTPOINT), and another device as the cache; lsblk -f shows \
+         the content of each"
     )
 }
 
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn zfs_raid_and_the_copy_of_a_partition_table_are_found_elsewhere() {
+    fn signatures_at_other_offsets_are_found() {
         let magic = 0x00ba_b10c_u64.to_le_bytes();
         assert_eq!(
             of_start(&with(START_BYTES, &[((128 << 10) + 5 * 1024, &magic)])),

@@ -43,11 +43,11 @@ use crate::{Findings, Severity, rebuild, scan};
 
 /// Only one device of a mirrored cache was given, and there is no proof that it was the last one in
 /// use.
-const ALONE: &str = "only one device of the mirrored cache was given, and no notes of its daemon say that the other one did not go on \
-    without it (--state-dir names their folder)";
+const ALONE: &str = "only one device of the mirrored cache was given, and no notes of its daemon prove that \
+    the other one did not continue without it (--state-dir names their folder)";
 /// The superblock records a failed cache.
-const GIVEN_UP: &str = "its daemon gave the cache up, and its volumes went on without it (state_dir/failed-caches has a record of what only the \
-    cache had; --state-dir names the folder)";
+const GIVEN_UP: &str = "its daemon gave the cache up, and its volumes continued without it \
+    (state_dir/failed-caches has a record of its dirty data; --state-dir names the folder)";
 /// Maximum memory per block in the log, in bytes, with the tables grown to twice their content.
 const MEMORY_PER_SLOT: u64 = 320;
 const SECTOR: u64 = SECTOR_BYTES as u64;
@@ -120,8 +120,8 @@ pub struct Salvage {
 }
 
 /// The cache was in use, and a part of its space is missing.
-const LOG_MAY_GO_ON: &str = "the cache was in use, and not all of its space is there: what was written last may lie on what is \
-                             missing";
+const LOG_MAY_GO_ON: &str = "the cache was in use, and part of its space is missing: the last writes may \
+                             have been there";
 
 impl Salvage {
     /// Opens a cache and determines the sources of information. `note` gets the maximum memory in
@@ -228,7 +228,7 @@ impl Salvage {
         }
         if !certain {
             self.doubts.push(format!(
-                "both superblocks are lost, and it cannot be told whether checkpoint {generation} was the latest"
+                "both superblocks are lost, and it is unknown whether checkpoint {generation} was the latest"
             ));
             (self.base_certain, self.certain_from) = (false, u64::MAX);
         }
@@ -391,7 +391,7 @@ fn open_image(
             .hint("its layout is not known, so nothing on it can be found")
     })?;
     if there < needed {
-        let what = format!("{there} bytes where the cache has {needed}: what lies behind cannot be read");
+        let what = format!("{there} bytes where the cache has {needed}: the rest cannot be read");
         findings.add(Severity::Lost, "devices", what);
     }
     Ok((Image::with(space, superblocks, superblock), rebuilt))
@@ -413,7 +413,7 @@ fn nothing_to_rebuild(space: &mut Space, error: &FormatError, with_key: bool) ->
         ),
         false => (
             "there is no intact checkpoint either",
-            "nothing on it says that it is a cache, or how it was laid out; if it is encrypted, give --key-file",
+            "nothing on it shows that it is a cache, or its layout; if it is encrypted, give --key-file",
         ),
     };
     Refusal::new(MessageId::SalvageNothing, format!("{}: {error}, and {what}", space.shown())).hint(hint)

@@ -134,7 +134,7 @@ mod tests {
     const DAMAGED: Option<Signature> = Some(Signature { uuid: None, version: None });
 
     #[test]
-    fn every_kind_of_cache_is_recognised_by_each_of_its_copies() {
+    fn each_copy_identifies_every_cache_type() {
         let mirror = MirrorMark { member: 1, out: None, tags: [1, 2] };
         let encryption = Encryption { key_check: [3; 16] };
         for (superblock, version) in [
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn further_devices_of_a_cache_are_recognised() {
+    fn member_devices_of_a_cache_are_recognised() {
         let header = MemberHeader { uuid: UUID, index: 1, tag: 5, first_block: 1 << 20, blocks: 64 };
         let device = twice(&header.encode());
         assert_eq!(found(&device), whole(1));
@@ -171,7 +171,7 @@ mod tests {
     /// Damaged data may be dirty data: such a device must not be formatted. But no identity is made
     /// up.
     #[test]
-    fn damaged_caches_are_recognised_without_an_identity() {
+    fn damaged_cache_is_recognised_without_uuid() {
         let header = MemberHeader { uuid: UUID, index: 1, tag: 5, first_block: 1 << 20, blocks: 64 };
         for block in [superblock().encode(), header.encode()] {
             let mut device = twice(&block);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_of_a_newer_version_has_an_identity() {
+    fn newer_version_of_a_cache_has_an_identity() {
         let mut block = superblock().encode();
         block[8] = 99;
         let right = FormatError::Version { structure: "superblock", found: 99, supported: 4 };
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cache_is_none_and_short_devices_are_read_as_far_as_they_go() {
+    fn short_or_foreign_device_is_no_cache() {
         assert_eq!(found(&[]), None);
         assert_eq!(found(&vec![0; 1 << 20]), None);
         assert_eq!(found(&vec![0xff; 1 << 20]), None);

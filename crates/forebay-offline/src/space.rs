@@ -201,7 +201,7 @@ impl Space {
                 let (a, b) = (a.path().display(), b.path().display());
                 return Err(Refusal::new(
                     MessageId::CacheMemberTwice,
-                    format!("{a} and {b} both say that they are member {}", one.index),
+                    format!("{a} and {b} both claim to be member {}", one.index),
                 )
                 .hint("one is a copy, or was taken out of the pool: give the one that is in use"));
             }
@@ -240,8 +240,7 @@ impl Space {
             *header = divided;
         }
         let missing = (1..=tags.len()).filter(|at| !seen[*at]);
-        problems
-            .extend(missing.map(|at| format!("member {at} is missing: nothing of what it holds can be had")));
+        problems.extend(missing.map(|at| format!("member {at} is missing: its data cannot be read")));
         problems
     }
 
@@ -315,7 +314,7 @@ fn stranger(device: &Device) -> Refusal {
         MessageId::CacheMemberForeign,
         format!("{}: no device of the mirrored cache: it has no intact superblock", device.path().display()),
     )
-    .hint("leave it out; the other device does alone")
+    .hint("leave it out; the other device is enough")
 }
 
 fn list(paths: &[PathBuf]) -> String {

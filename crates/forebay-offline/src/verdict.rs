@@ -351,7 +351,7 @@ impl Walk<'_, '_> {
             if by_headers[index as usize].is_some_and(|known| known != content) {
                 self.disputed.insert(index);
                 let place = format!("segment {}, slot {index}", self.number);
-                let what = "summary and batch header do not say the same; the summary counts";
+                let what = "summary and batch header differ; the summary counts";
                 self.findings.add(Severity::Damaged, place, what);
             }
         }
@@ -363,15 +363,15 @@ impl Walk<'_, '_> {
         match state {
             SlotState::Dirty => {
                 self.verdict.unknown_dirty += 1;
-                let what = "a dirty block, and it cannot be read which: the cache will be refused";
+                let what = "a dirty block whose address cannot be read: the cache will be refused";
                 self.findings.add(Severity::Lost, place, what);
             }
             SlotState::Shadow => {
-                let what = "an older version of a dirty block, and it cannot be read which: the next start forgets it";
+                let what = "an older version of a dirty block, whose address cannot be read: the next start forgets it";
                 self.findings.add(Severity::Damaged, place, what);
             }
             SlotState::Void | SlotState::Clean => {
-                let what = "a clean block, and it cannot be read which: the next start forgets it";
+                let what = "a clean block whose address cannot be read: the next start forgets it";
                 self.findings.add(Severity::Damaged, place, what);
             }
         }

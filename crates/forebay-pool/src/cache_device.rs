@@ -30,15 +30,17 @@ pub(crate) fn foreign(device: &Device, why: &str) -> RunError {
             MessageId::CacheForeignData,
             what,
             format!(
-                "nothing was changed; to see what it has: forebay check {word}, forebay salvage {word} --to FOLDER"
+                "nothing was changed; to look at its content: forebay check {word}, forebay salvage {word} \
+                 --to FOLDER"
             ),
         ),
         None => RunError::failed(
             MessageId::CacheForeignData,
             what,
             format!(
-                "see what is on it (lsblk -f {word}, file --special-files {word}); if nothing of that is needed, erase it and try again: \
-                 rm {word}, or for a device: blkdiscard {word}, or, where that does not make it blank: blkdiscard --zeroout {word}"
+                "look at its content (lsblk -f {word}, file --special-files {word}); if none of it is \
+                 needed, erase it and try again: rm {word}, or for a device: blkdiscard {word}, or, where \
+                 that does not make it blank: blkdiscard --zeroout {word}"
             ),
         ),
     }
@@ -65,7 +67,7 @@ pub(crate) fn is_cache(path: &Path, which: &str) -> RunError {
     RunError::failed(
         MessageId::CacheExists,
         format!("{path} cannot be used: it is {which}"),
-        format!("to see which, and what only it has: forebay inspect {path}; give a device that is none"),
+        format!("to identify it and its dirty data: forebay inspect {path}; give a device without a cache"),
     )
 }
 

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_encrypted_in_a_copy_for_its_place_and_decrypts_where_it_lies() {
+    fn batch_is_encrypted_in_a_copy() {
         let mut pool = BufPool::new(64 << 20);
         let mut stage = CipherStage::new(cipher(), &mut pool).unwrap();
         let (buf, spans) = data(&mut pool);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn without_memory_writes_take_the_reserve_in_turn() {
+    fn writes_without_memory_share_the_reserve() {
         let mut pool = BufPool::new(4 << 20);
         let mut stage = CipherStage::new(cipher(), &mut pool).unwrap();
         let (_, spans) = data(&mut pool);

@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_carries_data_or_will_has_a_direction() {
+    fn only_transfers_have_a_direction() {
         let zeroes = Operation::WriteZeroes { fua: false, no_hole: false, fast_only: false };
         for (operation, expected) in [
             (Operation::Read, Some(Direction::Read)),

@@ -92,7 +92,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn only_the_user_of_the_daemon_reads_its_state() {
+    fn state_files_are_private_to_the_daemon() {
         let folder = tempfile::tempdir().unwrap();
         let (state, path) = (folder.path().join("state"), folder.path().join("state/caches/x.json"));
         for value in [1, 2] {

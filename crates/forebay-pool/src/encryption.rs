@@ -43,7 +43,7 @@ pub fn read_key(source: &KeySource) -> Result<Key, RunError> {
     let late =
         |undone| wrong(&format!("{undone} (within {} s)", READ_WITHIN.as_secs()), "nothing was changed");
     let (bytes, len) = read.map_err(late)?.map_err(|problem| wrong(&problem, "nothing was changed"))?;
-    let hint = "give the file that the cache was made with, or make a new key for a new cache";
+    let hint = "give the file that the cache was created with, or create a new key for a new cache";
     if len == READ_BYTES_MAX {
         let least = len - 1;
         let what =

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_comes_back_and_never_overlaps() {
+    fn reserve_pieces_never_overlap() {
         let mut pool = BufPool::new(64 << 20);
         let mut reserve = Reserve::new(&mut pool).unwrap();
         let mut taken = Vec::new();

@@ -22,9 +22,10 @@ use forebay_offline::device::superblocks;
 use std::path::{Path, PathBuf};
 
 /// Hint for a cache with this mark.
-pub(crate) const HINT: &str = "if its record is there, on the host where it failed (failed-caches/CACHE-UUID.json in its state_dir), start the pool \
-    with that; `forebay salvage CACHE --to FOLDER` extracts what is on it; if nothing on it is needed, erase it: rm it, or for a device \
-    overwrite its first 256 KiB with zeroes";
+pub(crate) const HINT: &str = "if the host where it failed still has its record \
+    (failed-caches/CACHE-UUID.json in its state_dir), start the pool with that; `forebay salvage CACHE --to \
+    FOLDER` extracts its dirty data; if nothing on it is needed, erase it: rm it, or for a device overwrite \
+    its first 256 KiB with zeroes";
 
 /// Checks the mark of a cache that will be opened.
 ///
@@ -41,7 +42,7 @@ pub(crate) fn refused(superblock: &Superblock, path: &Path) -> RunError {
     RunError::failed(
         MessageId::CacheGivenUp,
         format!(
-            "the cache {} on {} failed, and its volumes went on without it: what is on it is older than what they have",
+            "the cache {} on {} failed, and its volumes continued without it: its data is older than theirs",
             hex(&superblock.uuid.0),
             path.display()
         ),
@@ -94,8 +95,9 @@ mod tests {
     use super::*;
     use crate::cache_device::new_params;
 
+    /// A superblock of another cache is not marked.
     #[test]
-    fn only_a_superblock_of_this_cache_is_marked_and_the_mark_outweighs_what_was_under_way() {
+    fn failed_mark_overrides_late_superblocks() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cache");
         std::fs::File::create(&path).unwrap().set_len(4 << 20).unwrap();
@@ -117,7 +119,7 @@ mod tests {
         device.write_at(Geometry::superblock_offset(0), &late.encode()).unwrap();
         let found = Superblock::choose(superblocks(&device)).unwrap();
         let refused = check(&found, &path).unwrap_err().to_string();
-        assert!(refused.contains("failed, and its volumes went on without it"), "{refused}");
+        assert!(refused.contains("failed, and its volumes continued without it"), "{refused}");
         assert!(mark(&MayWait::here(), &device, params.uuid).unwrap());
         assert_eq!(superblocks(&device), marked);
         // A truncated file is not extended.

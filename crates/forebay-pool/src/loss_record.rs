@@ -38,7 +38,7 @@ const VERSION: u32 = 1;
 /// A record of more ranges is written without spaces and line ends.
 const PRETTY_RANGES_MAX: u64 = 4096;
 const SECOND_NS: u64 = 1_000_000_000;
-const UNSOUND: &str = "it does not say what such a file says";
+const UNSOUND: &str = "its content is not valid";
 
 /// Content of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -262,8 +262,8 @@ impl LossRecord {
         let failed = |path: &Path, why: &dyn std::fmt::Display| {
             RunError::failed(
                 MessageId::StateUnreadable,
-                format!("cannot read {}, which says what a failed cache has lost: {why}", path.display()),
-                "restore it from a backup; without it lost data would be served as if it were good",
+                format!("cannot read {}, which records lost data of a failed cache: {why}", path.display()),
+                "restore it from a backup; without it stale data would be served in place of lost data",
             )
         };
         let entries = match fs::read_dir(&folder) {
@@ -367,8 +367,8 @@ pub(crate) fn is_possible(_: &MayWait, state_dir: &Path) -> Result<(), String> {
     let there = folder.ancestors().find(|path| path.exists()).unwrap_or(state_dir);
     rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| {
         format!(
-            "should the cache device fail, that could not be recorded in {} ({}: {error}), and writes would be \
-             refused then: give the daemon the right to write there, or set state_dir",
+            "a failure of the cache device could not be recorded in {} ({}: {error}), and writes would be \
+             refused then: give the daemon write access there, or set state_dir",
             folder.display(),
             there.display()
         )
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_comes_back_as_it_was_and_can_be_replaced() {
+    fn record_round_trips_and_can_be_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("deep/state");
         assert_eq!(LossRecord::all(&MayWait::here(), &state).unwrap(), []);
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_cannot_be_understood_is_an_error() {
+    fn malformed_record_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         record(1, Vec::new()).store(&MayWait::here(), folder.path()).unwrap();
         let path = record(1, Vec::new()).path(folder.path());
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_to_be_safe_is_not_in_a_record_that_is_read() {
+    fn safe_ranges_are_removed_from_a_record() {
         let folder = tempfile::tempdir().unwrap();
         let whole = record(1, vec![range(), Range { offset_bytes: 65536, bytes: 4096, written_unix_s: 5 }]);
         whole.store(&MayWait::here(), folder.path()).unwrap();
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_recorded_fails() {
+    fn unwritable_record_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "in the way").unwrap();
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_cache_is_never_opened_whatever_its_pool() {
+    fn recorded_cache_is_not_opened_in_any_pool() {
         let flash = Path::new("/dev/flash");
         let records = || vec![record(1, vec![range()]), record(2, Vec::new())];
         let seen = |uuid| Seen::Cache(CacheUuid([uuid; 16]));
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_cache_stays_that_of_its_pool_until_another_one_is_whole() {
+    fn failed_cache_stays_until_one_is_whole() {
         let fresh = Path::new("/dev/fresh");
         let judge = |lost: Vec<Range>, seen| {
             let records = [record(1, lost)];
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_mirrored_cache_either_device_tells_which_one_it_is() {
+    fn either_mirror_device_identifies_cache() {
         let (flash, other) = (Path::new("/dev/flash"), Path::new("/dev/other"));
         let both = |a, b| judge(&[record(1, vec![range()])], "fast", &[(flash, a), (other, b)], None);
         let seen = |uuid| Seen::Cache(CacheUuid([uuid; 16]));
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn that_no_record_can_be_made_is_known_before_one_is_needed() {
+    fn unwritable_state_dir_is_found_in_advance() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(is_possible(&MayWait::here(), &folder.path().join("not/yet/there")), Ok(()));
         assert!(!folder.path().join("not").exists(), "looking makes nothing");

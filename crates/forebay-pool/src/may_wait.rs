@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_thread_of_a_pool_has_no_right_to_wait_and_its_helpers_have() {
+    fn pool_thread_may_not_wait_but_helpers_may() {
         let pool = std::thread::spawn(|| {
             forbid_waiting();
             MayWait::spawn("helper", |_| ()).unwrap().join().unwrap();

@@ -122,7 +122,7 @@ pub(crate) fn mend_headers(others: &[Device], headers: &[MemberHeader]) -> Vec<S
         let path = device.path().display();
         notes.push(match write_header(&MayWait::here(), device, header) {
             Ok(()) => {
-                format!("the header of {path} is brought up to date: {} blocks lie on it", header.blocks)
+                format!("the header of {path} was updated: {} blocks lie on it", header.blocks)
             }
             Err(error) => format!("the header of {path} is not up to date, and cannot be written: {error}"),
         });
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_space_lies_on_the_members_one_after_the_other() {
+    fn space_is_divided_over_the_members() {
         let [a, b] = headers();
         let map = MemberMap::new(&[a, b]);
         let (first, second) = (a.first_block * 4096, b.first_block * 4096);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_are_stale_torn_or_different_are_mended_on_both_places() {
+    fn outdated_headers_are_repaired_twice() {
         let folder = tempfile::tempdir().unwrap();
         let first = file(&folder, "first", 33 << 20);
         let others = [file(&folder, "a", 8 << 20), file(&folder, "b", 8 << 20)];
@@ -244,10 +244,7 @@ mod tests {
             let headers = open_members(&superblock(), &first, &others).unwrap();
             assert_eq!(headers, right);
             let notes = mend_headers(&others, &headers);
-            assert!(
-                notes.len() == 1 && notes[0].contains("/b is brought up to date: 64 blocks"),
-                "{notes:?}"
-            );
+            assert!(notes.len() == 1 && notes[0].contains("/b was updated: 64 blocks"), "{notes:?}");
             assert_eq!(read_copies(&others[1]), [Ok(right[1]), Ok(right[1])]);
             assert_eq!(mend_headers(&others, &headers), [""; 0]);
         }

@@ -27,7 +27,8 @@ const FOLDER: &str = "mirrors";
 const VERSION: u32 = 1;
 
 /// Hint for a file that cannot be written.
-const UNWRITABLE: &str = "a mirrored cache needs it when a device fails: give the daemon the right to write there, or set state_dir";
+const UNWRITABLE: &str = "a mirrored cache needs it when a device fails: give the daemon write access there, \
+    or set state_dir";
 
 /// Content of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -64,10 +65,10 @@ impl Notes {
             RunError::failed(
                 MessageId::StateUnreadable,
                 format!(
-                    "cannot read {}, which says which device of a mirrored cache is stale: {why}",
+                    "cannot read {}, which records the stale device of a mirrored cache: {why}",
                     path.display()
                 ),
-                "restore it from a backup; without it old data could be served as if it were current",
+                "restore it from a backup; without it stale data could be served as current",
             )
         };
         let bytes = match fs::read(&path) {
@@ -78,7 +79,7 @@ impl Notes {
         };
         let notes: Self = serde_json::from_slice(&bytes).map_err(|error| failed(&error))?;
         if notes.version != VERSION || notes.cache_uuid != cache_uuid {
-            return Err(failed(&"it does not say what such a file says"));
+            return Err(failed(&"its content is not valid"));
         }
         Ok(Some(notes))
     }
@@ -167,7 +168,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn notes_are_kept_and_one_that_cannot_be_understood_is_an_error() {
+    fn notes_are_kept_and_malformed_ones_fail() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         let cache = CacheUuid([7; 16]);

@@ -32,15 +32,16 @@ pub fn reserve(pool: &mut BufPool, mounts: usize, buffer_bytes: usize) -> Result
     let (each, all) = (ByteSize(RESERVED_BYTES as u64), ByteSize(buffer_bytes as u64));
     if mounts >= mounts_max(buffer_bytes) {
         return Err(format!(
-            "there is no memory for another FUSE file: {mounts} of them have {each} each, half of buffer_memory ({all}): \
-             raise buffer_memory of the pool to {} and start the daemon again, or export the volume over NBD",
+            "there is no memory for another FUSE file: {mounts} of them use {each} each, half of \
+             buffer_memory ({all}): raise buffer_memory of the pool to {} and start the daemon again, or \
+             export the volume over NBD",
             memory_for(mounts + 1)
         ));
     }
     FuseMemory::reserve(pool).ok_or_else(|| {
         format!(
-            "there is no memory for another FUSE file just now: requests have all of buffer_memory ({all}): \
-             try again when there is less to do, or raise buffer_memory of the pool and start the daemon again"
+            "there is no memory for another FUSE file now: requests use all of buffer_memory ({all}): try \
+             again under less load, or raise buffer_memory of the pool and start the daemon again"
         )
     })
 }
@@ -111,7 +112,7 @@ mod tests {
     use crate::fuse_server::RingPlan;
 
     #[test]
-    fn twenty_files_and_as_many_as_a_pool_may_have_fit_into_the_default() {
+    fn default_memory_allows_64_mounts() {
         let defaults = forebay_io::Limits::default().buffer_bytes_max;
         assert!(mounts_max(defaults) >= 64, "{}", mounts_max(defaults));
         assert_eq!(mounts_max(192 << 20), 31, "the smallest buffer_memory");
@@ -123,7 +124,7 @@ mod tests {
 
     /// 192 MiB is the minimum that the configuration allows.
     #[test]
-    fn the_least_memory_is_enough_for_all_that_is_put_by_and_for_connections() {
+    fn minimum_memory_suffices_for_all_reserves() {
         let bytes = 192 << 20;
         let mut pool = BufPool::new(bytes);
         let scratch = pool.alloc(32 << 20);
@@ -141,7 +142,7 @@ mod tests {
 
     /// Mounts that are served over the ring leave other mounts and connections their memory.
     #[test]
-    fn rings_take_only_what_nobody_was_promised() {
+    fn rings_take_only_unreserved_memory() {
         for (bytes, at_least) in [(192 << 20, 0), (256 << 20, 1), (512 << 20, 3), (4 << 30, 5)] {
             let mut pool = BufPool::new(bytes);
             assert!(
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_what_would_do() {
+    fn mount_without_memory_is_refused() {
         let bytes = 12 << 20;
         let mut pool = BufPool::new(bytes);
         let first = reserve(&mut pool, 0, bytes).unwrap();
@@ -178,7 +179,7 @@ mod tests {
         assert_eq!(pool.stats().used_bytes, 0);
         let held = [4 << 20, 4 << 20, 1 << 20, 1 << 20].map(|len| pool.alloc(len).unwrap());
         let refused = reserve(&mut pool, 0, bytes).unwrap_err();
-        assert!(refused.contains("just now"), "{refused}");
+        assert!(refused.contains("use all of buffer_memory"), "{refused}");
         held.into_iter().for_each(|buffer| pool.free(buffer));
         assert_eq!(pool.stats().used_bytes, 0, "nothing is kept of what was not enough");
     }

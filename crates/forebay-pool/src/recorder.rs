@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_is_lost_and_counted() {
+    fn records_not_taken_are_lost_and_counted() {
         let mut recorder = Recorder::default();
         let number = recorder.begin(VolumeId(3), 100).unwrap();
         for id in 0..WAITING_MAX as u64 + 5 {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn recordings_are_alone_and_end_with_their_volume() {
+    fn recordings_end_with_their_volume() {
         let mut recorder = Recorder::default();
         let first = recorder.begin(VolumeId(3), 100).unwrap();
         asked(&mut recorder, 1, 150);

@@ -49,9 +49,9 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Size of the trial file; records are smaller.
 const TRIAL_BYTES: usize = 4096;
-const UNWRITABLE: &str = "without it a cache that is missing, or an older copy, could not be told at the next start: give the daemon the \
-                          right to write there, make room, or choose another folder (state_dir of [daemon]; for forebay run: \
-                          STATE_DIRECTORY)";
+const UNWRITABLE: &str = "without it the next start could not detect a missing cache or an older copy: give \
+    the daemon write access there, free space, or choose another folder (state_dir of [daemon]; for forebay \
+    run: STATE_DIRECTORY)";
 
 /// State of a cache as the daemon records it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -194,11 +194,9 @@ impl CacheRecord {
     /// Describes the data that is at risk with it.
     pub fn worth(&self) -> String {
         match (self.in_use, self.dirty_bytes) {
-            (true, _) => {
-                "it was in use when it was recorded last, and may hold data that nothing else has".into()
-            }
-            (false, 0) => "it held nothing that the backing stores do not have when it was closed".into(),
-            (false, bytes) => format!("{bytes} bytes that only it has were in it when it was closed"),
+            (true, _) => "it was in use when last recorded, and may have dirty data".into(),
+            (false, 0) => "it had no dirty data when it was closed".into(),
+            (false, bytes) => format!("it had {bytes} bytes of dirty data when it was closed"),
         }
     }
 }
@@ -232,7 +230,7 @@ fn read(path: &Path) -> Result<Option<CacheRecord>, RunError> {
     let of = |why: &dyn std::fmt::Display, hint: &str| {
         RunError::failed(
             MessageId::StateUnreadable,
-            format!("cannot read {}, which tells how far a cache has come: {why}", path.display()),
+            format!("cannot read {}, which records the latest state of a cache: {why}", path.display()),
             hint,
         )
     };
@@ -247,12 +245,12 @@ fn read(path: &Path) -> Result<Option<CacheRecord>, RunError> {
             return Ok(None);
         }
         // The content is not at fault.
-        other => other.map_err(|error| of(&error, "see that the daemon can read it, then try again"))?,
+        other => other.map_err(|error| of(&error, "give the daemon read access to it, then try again"))?,
     };
     let record: CacheRecord = serde_json::from_slice(&bytes).map_err(|error| failed(&error))?;
     let named = path.file_stem().is_some_and(|name| name == record.cache_uuid.as_str());
     if record.version != VERSION || !named {
-        return Err(failed(&"it does not say what such a file says"));
+        return Err(failed(&"its content is not valid"));
     }
     Ok(Some(record))
 }
@@ -263,7 +261,7 @@ fn all(state_dir: &Path) -> Result<(Vec<CacheRecord>, Vec<RunError>), RunError> 
     let failed = |error: io::Error| {
         RunError::failed(
             MessageId::StateUnreadable,
-            format!("cannot read {}, which tells which caches there are: {error}", folder.display()),
+            format!("cannot read {}, which records all caches: {error}", folder.display()),
             UNWRITABLE,
         )
     };
@@ -347,12 +345,11 @@ impl Permit<'_> {
         }
         let Some(known) = self.in_the_way(&records, None, specs).next() else { return Ok(()) };
         let there: Vec<String> = specs.iter().map(|spec| spec.path.display().to_string()).collect();
-        let found =
-            if specs.iter().any(|spec| spec.path.exists()) { "holds no cache" } else { "is not there" };
+        let found = if specs.iter().any(|spec| spec.path.exists()) { "holds no cache" } else { "is missing" };
         Err(RunError::failed(
             MessageId::CacheVanished,
             format!("{} {found}, but {}", there.join(", "), self.recorded(known)),
-            format!("bring it back (is its file system mounted?); {}", self.or_give_up("make a new one")),
+            format!("bring it back (is its file system mounted?); {}", self.or_give_up("create a new one")),
         ))
     }
 
@@ -379,10 +376,7 @@ impl Permit<'_> {
     pub(crate) fn not_empty(&self, path: &Path) -> RunError {
         RunError::failed(
             MessageId::CacheZeroed,
-            format!(
-                "{} is there, but is no cache: it begins with zeroes, and something else may follow",
-                path.display()
-            ),
+            format!("{} is not a cache: it begins with zeroes, and other data may follow", path.display()),
             format!("if nothing on it is needed: {}", self.again("--overwrite")),
         )
     }
@@ -404,11 +398,13 @@ impl Permit<'_> {
                     return Err(RunError::failed(
                         MessageId::CacheGivenUp,
                         format!(
-                            "the cache {} on {path} was given up: another one took its place, and was written to since",
+                            "the cache {} on {path} was given up: another one replaced it, and has been \
+                             written to since",
                             own.cache_uuid
                         ),
                         format!(
-                            "to extract what only it has: forebay salvage {} --to FOLDER; to use it all the same, as it is: rm {}, then {}",
+                            "to extract its dirty data: forebay salvage {} --to FOLDER; to use it \
+                             nevertheless, as it is: rm {}, then {}",
                             quoted(&path),
                             quoted(own.path(self.state_dir)),
                             self.again("--new-cache")
@@ -425,7 +421,10 @@ impl Permit<'_> {
             return Err(RunError::failed(
                 MessageId::CacheNotTheOne,
                 format!("{path} holds the cache {}, but {}", hex(&superblock.uuid.0), self.recorded(known)),
-                format!("give the device of that one; {}", self.or_give_up("use what is there")),
+                format!(
+                    "give the device of the recorded one; {}",
+                    self.or_give_up("use the cache that is there")
+                ),
             ));
         }
         Ok(own.map_or_else(CacheMark::default, |own| own.mark()))
@@ -498,13 +497,13 @@ impl Permit<'_> {
     fn or_give_up(&self, what: &str) -> String {
         match (self.consent, self.pool) {
             (Consent::Create { .. }, _) => {
-                format!("or give up what only it has, and {what}: {}", self.again("--new-cache"))
+                format!("or give up its dirty data, and {what}: {}", self.again("--new-cache"))
             }
             (_, Some(pool)) => format!(
-                "then: forebay pool open {pool}; or give up what only it has, and {what}: {}",
+                "then: forebay pool open {pool}; or give up its dirty data, and {what}: {}",
                 self.again("--new-cache")
             ),
-            (_, None) => format!("or give up what only it has, and {what}: {}", self.again("--new-cache")),
+            (_, None) => format!("or give up its dirty data, and {what}: {}", self.again("--new-cache")),
         }
     }
 
@@ -584,8 +583,8 @@ fn older(path: &str, generation: u64, own: &CacheRecord, state_dir: &Path) -> Ru
 pub(crate) fn older_hint(path: &str, record: &Path) -> String {
     let (path, record) = (quoted(path), quoted(record));
     format!(
-        "bring the latest state of it back; to extract what this one has: forebay salvage {path} --to FOLDER; if what was acknowledged since \
-         may be lost, use it as it is: rm {record}"
+        "bring back its latest state; to extract the dirty data of this copy: forebay salvage {path} --to \
+         FOLDER; if writes acknowledged since may be lost, use it as it is: rm {record}"
     )
 }
 
@@ -670,8 +669,8 @@ fn lock(state_dir: &Path, cache: CacheUuid) -> Result<File, RunError> {
                 return Err(RunError::failed(
                     MessageId::CacheInUse,
                     format!("the cache {} is in use: {}", hex(&cache.0), holder(&file, &path)),
-                    "end that program; if it is a forebay that has another device with a copy of this cache, give one of the two: they cannot \
-                     be used at once",
+                    "end that process; if it is a forebay that uses another copy of this cache, give only \
+                     one of the two: they cannot be used at the same time",
                 ));
             }
             Err(error) => return Err(failed(error.into())),

@@ -129,7 +129,7 @@ fn read(state_dir: &Path, pool: &str) -> Result<Vec<Pair>, RunError> {
     let failed = |why: &dyn std::fmt::Display| {
         RunError::failed(
             MessageId::StateUnreadable,
-            format!("cannot read {}, which tells which cache devices were replaced: {why}", path.display()),
+            format!("cannot read {}, which records replaced cache devices: {why}", path.display()),
             "restore it from a backup; or, if no cache device was being replaced, remove the file",
         )
     };
@@ -138,7 +138,7 @@ fn read(state_dir: &Path, pool: &str) -> Result<Vec<Pair>, RunError> {
         other => other.map_err(|error| failed(&error))?,
     };
     let read: Pairs = serde_json::from_slice(&bytes).map_err(|error| failed(&error))?;
-    if read.version == VERSION { Ok(read.pairs) } else { Err(failed(&"it is of another version")) }
+    if read.version == VERSION { Ok(read.pairs) } else { Err(failed(&"it has another version")) }
 }
 
 fn write(may_wait: &MayWait, state_dir: &Path, pool: &str, pairs: Vec<Pair>) -> Result<(), RunError> {
@@ -150,11 +150,8 @@ fn write(may_wait: &MayWait, state_dir: &Path, pool: &str, pairs: Vec<Pair>) -> 
     written.map_err(|error| {
         RunError::failed(
             MessageId::Event(EventKind::StateUnwritable),
-            format!(
-                "cannot write {}, which tells which cache devices were replaced: {error}",
-                path.display()
-            ),
-            "make room in state_dir, or give the daemon the right to write there; then try again",
+            format!("cannot write {}, which records replaced cache devices: {error}", path.display()),
+            "free space in state_dir, or give the daemon write access there; then try again",
         )
     })
 }
@@ -307,11 +304,7 @@ impl Pair {
         if !self.took_over && !old && new && (self.old_counts || is_begun(&self.new)) {
             return Err(RunError::failed(
                 MessageId::CacheReplacementIncomplete,
-                format!(
-                    "{} was to take the place of {}, and has not everything of it",
-                    self.new.display(),
-                    self.old.display()
-                ),
+                format!("{} was to replace {}, and is incomplete", self.new.display(), self.old.display()),
                 format!("put {} back into the devices of pool {pool}", self.old.display()),
             ));
         }
@@ -322,7 +315,7 @@ impl Pair {
                 return Err(RunError::failed(
                     MessageId::CacheReplaced,
                     format!(
-                        "{} was replaced by {}, and what is on it is old",
+                        "{} was replaced by {}, and its data is stale",
                         pair.old.display(),
                         pair.new.display()
                     ),
@@ -347,7 +340,7 @@ impl Pair {
     }
 
     fn why(&self) -> &'static str {
-        if self.took_over { "was replaced" } else { "was to replace another device, and has not" }
+        if self.took_over { "was replaced" } else { "was to replace another device, and did not" }
     }
 
     /// The stale device seems to hang. A pool whose configuration names the current one, by the
@@ -357,7 +350,7 @@ impl Pair {
         if stays {
             return Ok(format!("{what}; the next start erases it"));
         }
-        let hint = "see that the device works, or that who serves it runs; then try again";
+        let hint = "check the device, or the server that provides it; then try again";
         Err(RunError::failed(MessageId::CacheReplacedSilent, what, hint))
     }
 }
@@ -451,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_says_which_of_a_pair_is_erased() {
+    fn configuration_selects_the_erased_device() {
         let folder = tempfile::tempdir().unwrap();
         let (may_wait, dir) = (MayWait::here(), folder.path());
         let (old, new, state) = (file(dir, "old"), file(dir, "new"), dir.join("state"));
@@ -489,14 +482,14 @@ mod tests {
         set_up();
         took_over(&may_wait, &state, "p", &pair).unwrap();
         let refused = settle(&may_wait, &state, "p", &specs(&old)).unwrap_err().to_string();
-        assert!(refused.contains("old was replaced by") && refused.contains("is old"), "{refused}");
+        assert!(refused.contains("old was replaced by") && refused.contains("is stale"), "{refused}");
         assert!(has_header(&old) && has_header(&new) && path_of(&state, "p").exists());
 
         // The pool stayed on the old one, and the configuration could not be changed back.
         set_up();
         old_counts(&may_wait, &state, "p", &pair).unwrap();
         let refused = settle(&may_wait, &state, "p", &specs(&new)).unwrap_err().to_string();
-        assert!(refused.contains("was to take the place of"), "{refused}");
+        assert!(refused.contains("was to replace"), "{refused}");
         assert!(has_header(&old) && has_header(&new) && path_of(&state, "p").exists());
         let notes = settle(&may_wait, &state, "p", &specs(&old)).unwrap();
         assert!(notes.len() == 1 && has_header(&old) && is_begun(&new), "{notes:?}");
@@ -516,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_erased_is_to_be_left_behind_until_that_is_noted() {
+    fn unerased_device_is_listed_until_noted() {
         let folder = tempfile::tempdir().unwrap();
         let (may_wait, dir) = (MayWait::here(), folder.path());
         let (old, new, state) = (dir.join("old"), dir.join("new"), dir.join("state"));
@@ -546,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_erased_and_what_is_not_there_stays_on_the_list() {
+    fn only_the_listed_cache_is_erased() {
         let folder = tempfile::tempdir().unwrap();
         let (may_wait, dir) = (MayWait::here(), folder.path());
         let (old, new, state) = (file(dir, "old"), file(dir, "new"), dir.join("state"));
@@ -568,7 +561,7 @@ mod tests {
         begin_on(&may_wait, &open(&new)).unwrap();
         add(&may_wait, &state, "p", &pair).unwrap();
         let refused = settle(&may_wait, &state, "p", &specs).unwrap_err().to_string();
-        assert!(refused.contains("new was to take the place of") && has_header(&old), "{refused}");
+        assert!(refused.contains("new was to replace") && has_header(&old), "{refused}");
         fs::write(path_of(&state, "p"), "{}").unwrap();
         assert!(settle(&may_wait, &state, "p", &specs).unwrap_err().to_string().contains("cannot read"));
     }

@@ -40,7 +40,8 @@ pub enum FileProblem {
     NotAFile,
     /// Other users can read or change it.
     #[error(
-        "everybody on this machine may use it (mode {mode:04o}): chmod o= it, and make a new secret if it was not so before"
+        "all users of this machine have access to it (mode {mode:04o}): chmod o= it, and replace the secret \
+         if it may have leaked"
     )]
     Open {
         /// Its permissions.
@@ -55,7 +56,7 @@ pub enum FileProblem {
     )]
     NotAToken,
     /// The same token for both levels.
-    #[error("the same token as the other one: whoever may look could change things")]
+    #[error("the same token as the other one: read-only clients could make changes")]
     SameToken,
     /// It is not in the form that TLS needs.
     #[error("{0}")]

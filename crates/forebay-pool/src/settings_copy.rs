@@ -27,10 +27,11 @@ pub fn check_length(text: &str) -> Result<(), RunError> {
     Err(RunError::failed(
         MessageId::PoolSettingsTooLong,
         format!(
-            "the settings of the pool and its volumes have {len} bytes, and the cache has room for {SETTINGS_TEXT_MAX}"
+            "the settings of the pool and its volumes take {len} bytes, but the cache has room for \
+             {SETTINGS_TEXT_MAX}"
         ),
-        "nothing was stopped; mostly rules take the room: take some out, and add them again on the other host (`forebay rules`), or move without \
-         an export: stop the daemon, and `forebay pool create` there",
+        "nothing was stopped; rules usually take most of it: remove some, and add them again on the other \
+         host (`forebay rules`), or move without an export: stop the daemon, and `forebay pool create` there",
     ))
 }
 

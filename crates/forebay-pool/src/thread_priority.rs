@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_calling_thread_is_put_above_others_if_it_may() {
+    fn priority_boost_is_limited_to_its_thread() {
         let own = getpriority_process(None).unwrap();
         assert_eq!(boost(0), Ok(0));
         assert_eq!(getpriority_process(None).unwrap(), own);

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_is_left_and_what_comes_of_it_is_dropped() {
+    fn late_result_is_dropped() {
         assert_eq!(within(Duration::from_secs(60), "quick", |_| 7).ok(), Some(7));
         let (go_on, goes_on) = mpsc::channel::<()>();
         let (told, tell) = mpsc::channel();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_hangs_is_not_asked_again_and_holds_up_no_other() {
+    fn hanging_place_is_not_asked_again() {
         let (places, short, long) = (Places::default(), Duration::from_millis(10), Duration::from_secs(30));
         let (go_on, hangs) = mpsc::channel::<()>();
         assert!(places.within(Path::new("/slow"), short, move |_| hangs.recv().is_ok()).is_err());

@@ -99,8 +99,8 @@ pub fn prepare(_: &MayWait, spec: DeviceSpec) -> Result<(Prepared, Channel), Str
     let (info, recovers) = match left {
         Some(info) if info.payload_bytes_max > PAYLOAD_BYTES_MAX => {
             return Err(format!(
-                "/dev/ublkb{} was made by a later version, with requests of {} bytes: start that version, or stop its users and \
-                 remove it (forebay ublk remove {})",
+                "/dev/ublkb{} was created by a later version, with requests of {} bytes: start that version, \
+                 or stop its users and remove it (forebay ublk remove {})",
                 info.number, info.payload_bytes_max, spec.name
             ));
         }
@@ -138,7 +138,7 @@ fn leftover(control: &mut Control, mark: u64) -> Result<Option<DeviceInfo>, Stri
             State::Quiesced | State::Failing => match control.start_recovery(info.number) {
                 Ok(()) => return Ok(Some(info)),
                 Err(error) if error.errno() == Some(rustix::io::Errno::BUSY.raw_os_error()) => {
-                    "its last server is not gone entirely".to_owned()
+                    "its last server has not ended entirely".to_owned()
                 }
                 Err(error) => return Err(error.to_string()),
             },
@@ -168,7 +168,7 @@ impl Prepared {
         let number = self.number;
         let can_resize = self.control.can_resize();
         let named = link(&self.spec.name, number).map_err(|error| {
-            format!("cannot make the link {FOLDER}/{} to /dev/ublkb{number}: {error}", self.spec.name)
+            format!("cannot create the link {FOLDER}/{} to /dev/ublkb{number}: {error}", self.spec.name)
         });
         let started = named.and_then(|()| {
             let started =
@@ -303,10 +303,10 @@ fn name_is_free(control: &mut Control, spec: &DeviceSpec) -> Result<(), String> 
         other => other.map_err(|error| format!("cannot look at {}: {error}", path.display()))?,
     };
     if !there.is_symlink() {
-        return taken("is there, and is no link of Forebay's:".into());
+        return taken("exists, and is not a link of Forebay's:".into());
     }
     let Some(number) = std::fs::read_link(&path).ok().as_deref().and_then(number_of) else {
-        return taken("leads to something that is no ublk device:".into());
+        return taken("does not lead to a ublk device:".into());
     };
     let info = control.info(number).map_err(|error| error.to_string())?;
     match info.filter(|info| info.mark != spec.mark && info.state != State::Dead) {

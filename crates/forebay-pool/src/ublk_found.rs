@@ -51,7 +51,7 @@ impl FoundDevice {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotRemoved {
     /// There is no such device.
-    #[error("there is no block device {0} of Forebay's")]
+    #[error("Forebay has no block device {0}")]
     Unknown(String),
     /// A daemon serves it.
     #[error("{path} is served by process {pid}")]

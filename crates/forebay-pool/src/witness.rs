@@ -168,7 +168,7 @@ fn judge(now: &Facts, memory: Option<&Memory>, record: Option<&Record>, clock: &
 }
 
 fn head_differs(block: usize) -> Judged {
-    changed(format!("block {block}, which this daemon did not write, holds something else"))
+    changed(format!("block {block}, which this daemon did not write, has other content"))
 }
 
 /// After a kill: the memory of the dead daemon exists.
@@ -224,17 +224,19 @@ fn file_by_memory(now: &Facts, memory: &Memory) -> Judged {
 fn block_by_memory(now: &Facts, memory: &Memory) -> Judged {
     let then = &memory.facts;
     if then.generation.is_none() || then.generation != now.generation {
-        return uncertain("the device was taken away and came back, or the kernel cannot tell");
+        return uncertain("the device was removed and came back, or the kernel cannot exclude that");
     }
     let (Some(was), Some(is)) = (then.written_sectors, now.written_sectors) else {
-        return uncertain("the kernel does not count what is written to the device");
+        return uncertain("the kernel does not count writes to the device");
     };
     match () {
         () if was == is => nothing(),
         () if memory.seen_at == memory.began && !memory.through_page_cache => {
             changed("sectors of the device were written after the last write of this daemon")
         }
-        () => uncertain("the daemon died soon after its own writes, and the kernel counts all together"),
+        () => {
+            uncertain("the daemon died soon after its own writes, and the kernel counts all writes together")
+        }
     }
 }
 
@@ -250,7 +252,7 @@ fn by_record(now: &Facts, record: &Record, clock: &Clock) -> Judged {
         let same = same && (!now.is_block || idle && now.written_sectors == then.written_sectors);
         return match same && now.generation == then.generation {
             true => nothing(),
-            false => uncertain("what the daemon that died knew of it is gone from memory"),
+            false => uncertain("the in-memory record of the daemon that died is gone"),
         };
     }
     if now.is_block || same {

@@ -58,7 +58,7 @@ fn plain() -> Vec<Record> {
 }
 
 #[test]
-fn what_a_format_can_keep_comes_back() {
+fn supported_fields_survive_each_format() {
     for format in
         [Format::Forebay, Format::Bin, Format::Iolog, Format::Blkparse, Format::Msr, Format::Alibaba]
     {
@@ -73,7 +73,7 @@ fn what_a_format_can_keep_comes_back() {
 }
 
 #[test]
-fn all_of_a_record_stays_in_our_own_format_and_others_say_what_they_lose() {
+fn own_format_is_lossless_and_others_report() {
     let mut all = Record::new(0, Operation::Write, 512, 1024);
     (all.fua, all.outcome, all.latency_ns) = (true, Outcome::Hit, Some(12_345));
     let records = [
@@ -106,7 +106,7 @@ fn all_of_a_record_stays_in_our_own_format_and_others_say_what_they_lose() {
 }
 
 #[test]
-fn libcachesim_gets_a_request_for_each_block() {
+fn libcachesim_gets_one_request_per_block() {
     let records = [
         Record::new(0, Operation::Read, 4096, 8192),
         Record::new(7_900_000_000, Operation::Write, 6144, 100),
@@ -212,7 +212,7 @@ fn several_devices_need_a_choice() {
 }
 
 #[test]
-fn times_may_go_back_but_not_before_the_first() {
+fn times_may_not_go_before_the_first() {
     let text = "1,R,0,4096,100\n1,R,0,4096,300\n1,R,0,4096,200\n1,R,0,4096,50\n1,R,0,0,60\n";
     let (records, reading) = read_with(text.as_bytes(), Format::Alibaba, &Options::default()).unwrap();
     let times: Vec<u64> = records.iter().map(|record| record.at_ns).collect();
@@ -221,7 +221,7 @@ fn times_may_go_back_but_not_before_the_first() {
 }
 
 #[test]
-fn formats_are_known_by_name_and_ours_by_content() {
+fn formats_are_known_by_name_or_content() {
     assert_eq!(Format::of_name("a/b.oracleGeneral.zst"), Some(Format::OracleGeneral));
     assert_eq!(Format::of_name("x.fbtrace"), Some(Format::Forebay));
     assert_eq!(Format::of_name("x.msr"), Some(Format::Msr));
@@ -237,7 +237,7 @@ fn formats_are_known_by_name_and_ours_by_content() {
 }
 
 #[test]
-fn a_packed_file_is_unpacked_frame_after_frame() {
+fn packed_file_is_unpacked_frame_by_frame() {
     // printf '1,R,0,4096,1\n' | zstd
     let one = include_bytes!("alibaba.zst");
     let two = [one.as_slice(), one].concat();

@@ -42,7 +42,7 @@ fn path(figures: &Figures, path: RequestOutcome) -> &PathFigures {
 }
 
 #[test]
-fn what_is_read_twice_is_missed_once_and_takes_the_time_of_its_device() {
+fn second_read_hits_at_the_speed_of_flash() {
     let twice = [reads(2000, 0), reads(2000, 0)].concat();
     let figures = tried(&plan(), &twice);
     assert_eq!(figures.hit_pct(), Some(50.0));
@@ -60,7 +60,7 @@ fn what_is_read_twice_is_missed_once_and_takes_the_time_of_its_device() {
 }
 
 #[test]
-fn writes_are_acknowledged_by_flash_and_stay_dirty() {
+fn write_back_is_fast_and_stays_dirty() {
     let writes: Vec<Record> =
         reads(500, 0).iter().map(|one| Record { operation: Operation::Write, ..*one }).collect();
     let figures = tried(&plan(), &writes);
@@ -76,7 +76,7 @@ fn writes_are_acknowledged_by_flash_and_stay_dirty() {
 }
 
 #[test]
-fn requests_that_come_too_fast_wait_and_that_is_told() {
+fn late_requests_wait_and_are_counted() {
     let recorded = |speed| Plan { pace: Pace::Recorded { speed }, depth: 8, ..plan() };
     let slow = tried(&recorded(1.0), &reads(300, 100 * MS));
     assert_eq!((slow.waited, slow.waited_ns_max), (0, 0));
@@ -88,13 +88,13 @@ fn requests_that_come_too_fast_wait_and_that_is_told() {
 }
 
 #[test]
-fn a_disk_may_take_the_same_time_for_everything() {
+fn disk_may_have_a_constant_latency() {
     let figures = tried(&Plan { disk: DiskKind::Constant(3 * MS), ..plan() }, &reads(10, 0));
     assert_eq!(path(&figures, RequestOutcome::ReadMiss).mean_ns(), 3_050_000);
 }
 
 #[test]
-fn requests_of_any_kind_length_and_order_are_answered() {
+fn requests_of_any_kind_are_answered() {
     let records = vec![
         Record::new(900, Operation::Read, 0, 1 << 30),
         Record::new(500, Operation::Write, 700, 1),
@@ -113,7 +113,7 @@ fn requests_of_any_kind_length_and_order_are_answered() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn impossible_plans_are_refused() {
     let trace = MadeTrace::new(reads(5, 0));
     let small = Plan { volume_bytes: 4096, ..plan() };
     assert!(matches!(run(&small, &trace, &|_| true), Err(PlanError::Volume { .. })));
@@ -128,7 +128,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn the_processor_serves_one_request_after_the_other() {
+fn processor_serves_requests_one_by_one() {
     let hits = [reads(64, 0), vec![reads(64, 0); 100].concat()].concat();
     let busy = Plan { processor_ns: 200_000, depth: 16, ..plan() };
     let figures = tried(&busy, &hits);

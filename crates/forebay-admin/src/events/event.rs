@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_survives_its_text_and_nothing_else_is_one() {
+    fn event_id_round_trips() {
         let id = EventId { run: 0x18fa_3c00_dead_beef, seq: 42 };
         assert_eq!(id.to_string().parse(), Ok(id));
         for wrong in
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_cut_at_a_character() {
+    fn oversized_text_is_cut_at_a_character() {
         let event = NewEvent::new(EventKind::BlockLost, "ä".repeat(MESSAGE_BYTES_MAX))
             .volume(&format!("x{}", "ä".repeat(NAME_BYTES_MAX)))
             .details(json!({ "list": vec![1; DETAILS_BYTES_MAX] }));

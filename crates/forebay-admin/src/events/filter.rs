@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_hold_together_and_kinds_are_alternatives() {
+    fn conditions_combine_and_kinds_alternate() {
         let progress = event(EventKind::JobProgress);
         assert!(Filter::default().wants(&progress));
         assert!(filter(&[("kind", "alarm,job"), ("volume", "db")]).wants(&progress));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_events_are_delivered_only_when_asked_for() {
+    fn debug_events_are_delivered_on_request() {
         let connected = event(EventKind::ClientConnected);
         assert!(!Filter::default().wants(&connected));
         assert!(filter(&[("severity", "debug")]).wants(&connected));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_match_is_refused_with_what_there_is() {
+    fn impossible_filter_names_the_choices() {
         for wrong in ["", "jo", "job.x", "job.progress.x"] {
             let error = Filter::default().kind(wrong).unwrap_err();
             assert!(

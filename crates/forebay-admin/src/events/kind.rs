@@ -86,15 +86,15 @@ kinds! {
     PoolFailed, "pool.failed", Error, "A pool that is configured could not be opened.";
     PoolNotAnswering, "pool.not-answering", Error, "A pool does not answer: its thread hangs, or has no processor.";
     VolumeDetached, "volume.detached", Info, "A volume was detached, and the backing store has all of it.";
-    VolumeModeChanged, "volume.mode-changed", Info, "A volume is cached in another mode.";
-    VolumeSettingChanged, "volume.setting-changed", Info, "A setting of a volume has another value.";
-    VolumeResized, "volume.resized", Info, "A volume has another size.";
+    VolumeModeChanged, "volume.mode-changed", Info, "The mode of a volume changed.";
+    VolumeSettingChanged, "volume.setting-changed", Info, "A setting of a volume changed.";
+    VolumeResized, "volume.resized", Info, "The size of a volume changed.";
     PoolCreated, "pool.created", Info, "A new pool exists.";
     PoolGrown, "pool.grown", Info, "A pool has more space.";
     PoolShrunk, "pool.shrunk", Info, "A pool has less space.";
     PoolExported, "pool.exported", Info, "A pool was closed, and its settings are on its cache for another host.";
     PoolImported, "pool.imported", Info, "A pool that was exported was opened, with its settings.";
-    PoolDeviceReplaced, "pool.device-replaced", Info, "Another device has taken the place of a cache device.";
+    PoolDeviceReplaced, "pool.device-replaced", Info, "A cache device was replaced by another one.";
     PoolScrubbed, "pool.scrubbed", Info, "A scrub of a cache has ended; a warning if something was damaged.";
     JobStarted, "job.started", Info, "A job began to run.";
     JobProgress, "job.progress", Info, "Progress of a job; a newer event replaces an older one.";
@@ -104,30 +104,31 @@ kinds! {
     JobCancelled, "job.cancelled", Info, "A job was cancelled.";
     AlarmRaised, "alarm.raised", Warning, "A condition that needs attention began or got worse.";
     AlarmCleared, "alarm.cleared", Info, "The condition of an alarm ended.";
-    AlarmAcknowledged, "alarm.acknowledged", Info, "Somebody acknowledged an alarm, for everybody.";
-    AlarmCommandFailed, "alarm.command-failed", Warning, "The program that is run for alarms (alarm_command) failed, so some may be unknown to those it tells.";
+    AlarmAcknowledged, "alarm.acknowledged", Info, "An alarm was acknowledged, for all operators.";
+    AlarmCommandFailed, "alarm.command-failed", Warning, "The program for alarms (alarm_command) failed, so some notifications may be missing.";
     DeviceFailed, "device.failed", Warning, "An operation on a cache device or backing store failed: which, where, and the error number. Repetitions are counted.";
-    DeviceEnded, "device.ended", Error, "A cache device or backing store is shorter than what is used of it: it was cut, or it is missing.";
-    ExportLost, "export.lost", Error, "An export of a volume has gone without the daemon: another program has unmounted its file, covered it, or removed its block device.";
-    DevicePathLost, "device.path-lost", Error, "The path of a cache file or backing file does not lead to it any more: it was deleted, replaced or renamed while it is served.";
+    DeviceEnded, "device.ended", Error, "A cache device or backing store is shorter than the part in use: it was truncated, or is missing.";
+    ExportLost, "export.lost", Error, "An export of a volume was lost: another program unmounted its file, mounted over it, or removed its block device.";
+    DevicePathLost, "device.path-lost", Error, "The path of a cache file or backing file no longer leads to it: it was deleted, replaced or renamed while in use.";
     DestageFailed, "destage.failed", Warning, "The backing store refused dirty data, which stays in the cache.";
     BlockDamaged, "block.damaged", Warning, "Clean blocks of the cache were damaged; they are read from the backing store again.";
-    BlockLost, "block.lost", Error, "Bytes that only the cache had cannot be read from it any more; they answer with errors until they are written again. Has totals, at most once a second.";
+    BlockLost, "block.lost", Error, "Dirty data can no longer be read from the cache; reads of it return errors until it is rewritten. Has totals, at most once a second.";
     CacheWriteFailed, "cache.write-failed", Warning, "A write to the cache device failed, and is repeated elsewhere on it.";
-    DiscardsRefused, "cache.discards-refused", Warning, "A cache device does not have discards, so discard_freed has no effect.";
+    DiscardsRefused, "cache.discards-refused", Warning, "A cache device does not support discards, so discard_freed has no effect.";
     CacheFenced, "cache.fenced", Error, "The cache device failed, and that is not recorded yet: writes wait or are refused.";
-    CacheFailed, "cache.failed", Error, "The cache device failed; its volumes are served without it. Has what is lost.";
+    CacheFailed, "cache.failed", Error, "The cache device failed; its volumes are served without it. Has the amount of lost data.";
     CacheDegraded, "cache.degraded", Warning, "One of the two devices of a mirrored cache failed or is missing. Nothing is lost.";
     MirrorWhole, "cache.whole", Info, "Both devices of a mirrored cache have all dirty data.";
-    CacheWear, "cache.wear", Warning, "A disk of a cache is nearly worn out, short of spare blocks, or warns of something.";
+    CacheWear, "cache.wear", Warning, "A disk of a cache is nearly worn out, short of spare blocks, or reports a warning.";
     StateUnwritable, "state.unwritable", Warning, "The records of a cache or its backing stores cannot be written to the state directory.";
-    OrderLost, "order.lost", Warning, "A backing store alone is no crash-consistent image until what is dirty is written back.";
+    OrderLost, "order.lost", Warning, "A backing store alone is not a crash-consistent image until all dirty data is written back.";
     BackingChanged, "backing.changed", Error, "The backing store was changed while the cache was away.";
-    BackingUncertain, "backing.uncertain", Warning, "After a crash it is unknown whether the backing store was changed; clean blocks were dropped.";
-    ClientRefused, "client.refused", Warning, "A client was refused: certificate, user, address, or what it sent. Repetitions are counted.";
-    ConfigRefused, "config.refused", Warning, "The configuration file, or a part of it, was not taken over by a reload; what ran goes on as it was.";
+    BackingUncertain, "backing.uncertain", Warning, "After a crash it cannot be proved that the backing store is unchanged; clean blocks were dropped.";
+    ClientRefused, "client.refused", Warning, "A client was refused for its certificate, user, address or data sent. Repetitions are counted.";
+    ConfigRefused, "config.refused", Warning, "A reload did not apply the configuration file, or a part of it; the previous settings stay in effect.";
     DaemonUpgraded, "daemon.upgraded", Info, "A successor has taken over pools and clients.";
-    DaemonUpgradeFailed, "daemon.upgrade-failed", Warning, "No successor has taken over; the daemon goes on.";
+    DaemonUpgradeFailed, "daemon.upgrade-failed", Warning, "No successor has taken over; the daemon \
+        continues.";
     ClientConnected, "client.connected", Debug, "A client connected to an export.";
     ClientDisconnected, "client.disconnected", Debug, "A client left an export.";
 }
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_lists_every_kind_with_its_severity() {
+    fn document_lists_every_event_kind() {
         let document = include_str!("../../../../docs/operate/events.md");
         for kind in EventKind::ALL {
             let row = format!(

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_event_takes_the_place_of_an_older_one_with_its_key() {
+    fn newer_event_replaces_one_with_its_key() {
         let mut ledger = Ledger::default();
         for (seq, key) in [(1, Some("a")), (2, None), (3, Some("b")), (5, Some("a")), (6, None)] {
             ledger.push(event(seq, key));

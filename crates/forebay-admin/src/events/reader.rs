@@ -76,11 +76,11 @@ impl Gap {
     pub fn to_json(&self) -> Value {
         let message = match self.reason {
             GapReason::TooSlow => {
-                "events were dropped because they were not read in time; \
-                to get those that the history still has, connect again with the id of the last event"
+                "events were dropped because they were not read in time; to get those still in the history, \
+                connect again with the id of the last event"
             }
             GapReason::TooOld => "the history does not reach back that far",
-            GapReason::OtherRun => "the daemon was started again since; this is what its history has",
+            GapReason::OtherRun => "the daemon has restarted since; these events are from its history",
             GapReason::UnknownId => "this run of the daemon has published no such event",
         };
         json!({

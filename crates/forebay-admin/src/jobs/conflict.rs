@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn recordings_are_beside_everything() {
+    fn recordings_conflict_with_nothing() {
         let record = on(JobKind::Record(60));
         for other in
             [JobKind::Flush, DRAIN, JobKind::Shrink(1), JobKind::Remove { erase: true }, JobKind::Record(1)]
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn other_volumes_and_other_pools_do_not_matter() {
+    fn jobs_elsewhere_do_not_conflict() {
         let other_volume = JobSpec::volume(DRAIN, "p", "w");
         let other_pool = JobSpec::volume(DRAIN, "q", "v");
         for other in [other_volume, other_pool, JobSpec::pool(JobKind::Shrink(1), "q")] {

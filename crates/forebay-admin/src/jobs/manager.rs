@@ -24,7 +24,7 @@ pub enum WaitError {
     #[error(transparent)]
     Unknown(#[from] RequestError),
     /// It did not end in time.
-    #[error("job {} has not ended in time; it goes on", .0.id)]
+    #[error("job {} has not ended in time; it continues", .0.id)]
     TimedOut(Box<JobView>),
 }
 

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dirty_at_the_start_never_grows() {
+    fn dirty_total_of_the_start_never_grows() {
         let mut meter = Meter::default();
         for (second, left) in [(0, 100), (1, 50), (2, 80), (3, 40)] {
             meter.observe(second * S, Left::OfStart(left * MB));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_that_is_dirty_grows_so_does_the_total_and_no_time_is_invented() {
+    fn growing_total_has_no_remaining_time() {
         let mut meter = Meter::default();
         for second in 0..10 {
             meter.observe(second * S, Left::All((100 + second) * MB));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_and_standstill_make_the_time_longer_until_there_is_none() {
+    fn standstill_extends_the_remaining_time() {
         let mut meter = Meter::default();
         (0..20).for_each(|second| meter.observe(second * S, Left::OfStart((100 - second) * MB)));
         let eta = |at: u64| meter.progress(at).eta;
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edges() {
+    fn extreme_amounts_give_sane_progress() {
         let mut meter = Meter::default();
         meter.observe(5, Left::Unknown);
         assert_eq!(meter.progress(9), Progress::default());

@@ -76,7 +76,7 @@ pub enum RequestError {
         state: &'static str,
     },
     /// It is past the point of no return.
-    #[error("job {id} cannot be cancelled any more: it is past the point of no return, and about to be done")]
+    #[error("job {id} can no longer be cancelled: it is past the point of no return, and about to complete")]
     TooLate {
         /// Which job.
         id: JobId,

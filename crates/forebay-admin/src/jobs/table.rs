@@ -215,7 +215,8 @@ impl Table {
         }
         job.told_ns = now_ns;
         let Some(view) = self.view(id) else { return };
-        let percent = view.progress.percent.map_or("under way".into(), |percent| format!("{percent} % done"));
+        let percent =
+            view.progress.percent.map_or("in progress".into(), |percent| format!("{percent} % done"));
         self.publish(id, EventKind::JobProgress, &percent, |event| {
             event.collapse_key(&format!("job/{id}")).time_to_live(PROGRESS_TIME_TO_LIVE)
         });
@@ -354,7 +355,7 @@ impl Table {
         }
         if at_risk && !was_at_risk {
             job.told_ns = now_ns;
-            let words = if passed { "missed its deadline" } else { "will miss its deadline as it goes" };
+            let words = if passed { "missed its deadline" } else { "will miss its deadline at this rate" };
             self.publish(id, EventKind::JobDeadlineAtRisk, words, |event| event.severity(Severity::Warning));
         }
     }

@@ -100,7 +100,7 @@ fn is_failed(state: &JobState, with: &str) -> bool {
 }
 
 #[test]
-fn a_flush_runs_tells_its_progress_and_completes() {
+fn flush_reports_progress_and_completes() {
     let mut stage = Stage::new();
     let id = stage.start(JobKind::Flush);
     assert_eq!((id.to_string().as_str(), stage.state(id)), ("j1", JobState::Queued));
@@ -127,7 +127,7 @@ fn a_flush_runs_tells_its_progress_and_completes() {
 }
 
 #[test]
-fn progress_is_told_once_in_a_second_to_a_reader_that_keeps_up() {
+fn progress_is_reported_once_a_second() {
     let mut stage = Stage::new();
     stage.start(JobKind::Flush);
     let mut told = Vec::new();
@@ -140,7 +140,7 @@ fn progress_is_told_once_in_a_second_to_a_reader_that_keeps_up() {
 }
 
 #[test]
-fn a_job_that_cannot_begin_or_breaks_fails_with_the_reason() {
+fn failed_job_has_a_reason() {
     let mut stage = Stage::new();
     stage.driver.refuse = Some("the volume is gone; attach it".into());
     let refused = stage.start(JobKind::Flush);
@@ -163,7 +163,7 @@ fn a_job_that_cannot_begin_or_breaks_fails_with_the_reason() {
 }
 
 #[test]
-fn a_cancelled_job_is_undone_and_asking_twice_is_the_same_as_once() {
+fn cancelled_job_is_undone_once() {
     let mut stage = Stage::new();
     let id = stage.start(DETACH);
     stage.steps(5);
@@ -186,7 +186,7 @@ fn a_cancelled_job_is_undone_and_asking_twice_is_the_same_as_once() {
 }
 
 #[test]
-fn what_ended_or_is_about_to_cannot_be_cancelled() {
+fn ended_job_cannot_be_cancelled() {
     let mut stage = Stage::new();
     let id = stage.start(DETACH);
     stage.driver.abort = Some(Abort::TooLate);
@@ -204,7 +204,7 @@ fn what_ended_or_is_about_to_cannot_be_cancelled() {
 }
 
 #[test]
-fn two_detaches_of_a_volume_conflict_and_the_message_names_the_other() {
+fn two_detaches_of_a_volume_conflict() {
     let stage = Stage::new();
     let first = stage.start(DETACH);
     let error = stage.jobs.start(spec(JobKind::Detach(DetachHow::Keep))).unwrap_err();
@@ -217,7 +217,7 @@ fn two_detaches_of_a_volume_conflict_and_the_message_names_the_other() {
 }
 
 #[test]
-fn a_flush_rides_on_a_detach_and_completes_with_it() {
+fn flush_rides_on_a_detach() {
     let mut stage = Stage::new();
     let detach = stage.start(DETACH);
     stage.steps(11);
@@ -232,7 +232,7 @@ fn a_flush_rides_on_a_detach_and_completes_with_it() {
 }
 
 #[test]
-fn a_flush_goes_on_by_itself_when_the_detach_does_not_complete() {
+fn flush_survives_a_cancelled_detach() {
     let mut stage = Stage::new();
     let detach = stage.start(DETACH);
     stage.steps(1);
@@ -248,7 +248,7 @@ fn a_flush_goes_on_by_itself_when_the_detach_does_not_complete() {
 }
 
 #[test]
-fn cancelling_a_rider_leaves_the_other_alone() {
+fn cancelled_rider_leaves_the_other_running() {
     let mut stage = Stage::new();
     let detach = stage.start(DETACH);
     stage.steps(1);
@@ -259,7 +259,7 @@ fn cancelling_a_rider_leaves_the_other_alone() {
 }
 
 #[test]
-fn a_flush_that_runs_has_begun_too_early_for_a_new_one() {
+fn running_flush_cannot_serve_a_new_one() {
     let mut stage = Stage::new();
     let first = stage.start(JobKind::Flush);
     let same = stage.start(JobKind::Flush);
@@ -274,8 +274,9 @@ fn a_flush_that_runs_has_begun_too_early_for_a_new_one() {
     assert_eq!(stage.driver.begun, [first, later]);
 }
 
+/// A missed deadline fails the job only if that was asked for.
 #[test]
-fn a_deadline_at_risk_is_told_once_and_then_fails_or_not_as_asked() {
+fn deadline_at_risk_is_reported_once() {
     for on_miss in [OnMiss::Warn, OnMiss::Fail] {
         let mut stage = Stage::new();
         let id = stage.jobs.start(spec(JobKind::Flush).deadline(Duration::from_secs(5), on_miss)).unwrap();
@@ -296,7 +297,7 @@ fn a_deadline_at_risk_is_told_once_and_then_fails_or_not_as_asked() {
 }
 
 #[test]
-fn a_deadline_that_can_be_met_is_not_at_risk_and_a_risk_can_pass() {
+fn deadline_risk_can_pass() {
     let mut stage = Stage::new();
     let id = stage.jobs.start(spec(JobKind::Flush).deadline(Duration::from_secs(12), OnMiss::Fail)).unwrap();
     stage.steps(20);
@@ -312,7 +313,7 @@ fn a_deadline_that_can_be_met_is_not_at_risk_and_a_risk_can_pass() {
 }
 
 #[test]
-fn a_job_that_waits_past_its_deadline_fails_without_having_begun() {
+fn job_past_its_deadline_never_begins() {
     let mut stage = Stage::new();
     stage.start(JobKind::Flush);
     stage.steps(1);
@@ -325,7 +326,7 @@ fn a_job_that_waits_past_its_deadline_fails_without_having_begun() {
 }
 
 #[test]
-fn waiters_all_get_the_end_and_those_without_time_are_told() {
+fn waiters_get_the_end_or_a_timeout() {
     let mut stage = Stage::new();
     let id = stage.start(JobKind::Flush);
     let timed_out = stage.jobs.wait(id, Duration::from_millis(1)).unwrap_err();
@@ -357,7 +358,7 @@ fn waiters_all_get_the_end_and_those_without_time_are_told() {
 }
 
 #[test]
-fn ended_jobs_are_forgotten_by_number_and_by_age_and_active_ones_never() {
+fn ended_jobs_are_forgotten_but_not_active() {
     let mut stage = Stage::with(JobsLimits { finished_max: 3, active_max: 5, ..JobsLimits::default() });
     stage.driver.per_look = u64::MAX;
     let detach = stage.jobs.start(JobSpec::volume(DETACH, "slow", "x")).unwrap();

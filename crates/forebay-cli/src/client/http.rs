@@ -235,7 +235,7 @@ impl Answer {
                 Bytes::Nothing => return Err(io::Error::from(ErrorKind::TimedOut).into()),
             }
             if body.len() > ANSWER_BYTES_MAX {
-                return Err(io::Error::other("the answer is too long to be believed").into());
+                return Err(io::Error::other("the answer is too long").into());
             }
         }
         Ok(String::from_utf8_lossy(&body).into_owned())

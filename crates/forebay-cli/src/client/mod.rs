@@ -187,9 +187,7 @@ impl Client {
                     ErrorKind::PermissionDenied => {
                         "run this with sudo, or as a member of the group that owns the socket"
                     }
-                    ErrorKind::TimedOut => {
-                        "the daemon is alive but too busy: try again, and look into its log"
-                    }
+                    ErrorKind::TimedOut => "the daemon runs but is too busy: try again, and check its log",
                     _ => "it must be the admin socket of a daemon",
                 };
                 Failure::new(MessageId::DaemonNotRunning, format!("{socket}: no daemon answers: {error}"))
@@ -202,14 +200,14 @@ impl Client {
                 MessageId::DaemonNoAnswer,
                 format!("{socket}: the daemon did not answer in time"),
             )
-            .hint("it may still do what was asked: look before you ask again"),
+            .hint("it may still carry out the request: check the state before you repeat it"),
             Error::Io(error) => {
                 Failure::new(MessageId::DaemonNoAnswer, format!("{socket}: no answer: {error}"))
-                    .hint("the daemon may have been stopped: look into its log")
+                    .hint("the daemon may have been stopped: check its log")
             }
             Error::NotHttp => Failure::new(
                 MessageId::DaemonNotHttp,
-                format!("{socket}: what answers there does not speak HTTP"),
+                format!("{socket}: the program that answers there does not speak HTTP"),
             )
             .hint("give the socket of --admin, not the one of --export"),
         }
@@ -248,13 +246,13 @@ impl Client {
 
 fn to_text(body: &impl Serialize) -> Result<String, Failure> {
     serde_json::to_string(body)
-        .map_err(|error| Failure::new(MessageId::CliInternal, format!("the request is no JSON: {error}")))
+        .map_err(|error| Failure::new(MessageId::CliInternal, format!("the request is not JSON: {error}")))
 }
 
 /// Parses a response into its structure.
 pub(crate) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
     T::deserialize(answer).map_err(|error| {
-        Failure::new(MessageId::DaemonAnswer, format!("the answer of the daemon is not understood: {error}"))
+        Failure::new(MessageId::DaemonAnswer, format!("the answer of the daemon cannot be parsed: {error}"))
             .hint(
                 "daemon and command are of different versions: `forebay --version`, `forebay status --json`",
             )

@@ -100,7 +100,7 @@ impl Events {
                     }
                 }
                 Ok(Bytes::Nothing) if Instant::now() >= quiet => {
-                    return Ok(self.broken("it is silent, without even a heartbeat"));
+                    return Ok(self.broken("it sends nothing, not even a heartbeat"));
                 }
                 Ok(Bytes::Nothing) => {}
                 Ok(Bytes::End) => return Ok(self.broken("the daemon ended the stream")),

@@ -17,8 +17,8 @@ const BAR: f64 = 20.0;
 /// Options of `forebay advise`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The daemon keeps caches of other sizes in miniature. They see a sample of the blocks that clients use, under the
-settings of now, and hold no data. What is said is of the time that they have seen, and begins anew with the daemon.
+The daemon models caches of other sizes in miniature. They see a sample of the blocks that clients use, under the
+present settings, and hold no data. The advice covers the time that they have seen, which restarts with the daemon.
 Examples:
   forebay advise db
   forebay advise --pool fast --hours 1

@@ -19,7 +19,7 @@ const SHOWN_MAX: usize = 50;
 /// Options of `forebay alarms`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Acknowledging says that somebody knows; it holds for everybody, and the alarm lasts until its condition ends.
+Acknowledging marks an alarm as known, for all users; the alarm lasts until its condition ends.
 Examples:
   forebay alarms
   forebay alarms --all

@@ -24,7 +24,7 @@ Verifies superblocks, checkpoint copies, batch headers, segment summaries, and t
 The cache is not written to. Exit codes: 0 all is well, 1 something is damaged.
 Examples:
   forebay check /dev/nvme0n1p4
-  forebay check flash0.img flash1.img        # a pool of two devices; of a mirrored one each must be right")]
+  forebay check flash0.img flash1.img        # a pool of two devices; of a mirrored one each must be intact")]
 pub(crate) struct Options {
     /// Files or block devices of the cache: all of its pool, in any order; no daemon may have it
     /// open
@@ -40,8 +40,8 @@ pub(crate) struct Options {
     json: bool,
 }
 
-const NOT_THE_ONE: &str = "a daemon refuses it: bring the latest state of the cache back; to extract what this one has: forebay salvage \
-                           CACHE --to FOLDER";
+const NOT_THE_ONE: &str = "a daemon refuses it: connect the latest state of the cache; to extract the data \
+                           of this one: forebay salvage CACHE --to FOLDER";
 /// Findings shown in the table; `--json` has more.
 const SHOWN_MAX: usize = 30;
 
@@ -76,7 +76,7 @@ fn compare(image: &Image, options: &Options, findings: &mut Findings) -> Result<
     let superblock = &image.superblock;
     let failed = image.is_failed();
     if failed {
-        let what = "the cache failed, and its volumes went on without it: what is on it is older than what they have";
+        let what = "the cache failed, and its volumes continued without it: its data is older than theirs";
         findings.add(Severity::Lost, "superblocks", what);
     }
     let sought = Sought::in_folder(options.state_dir.as_deref())?;
@@ -120,10 +120,10 @@ fn look_once(image: &Image, findings: &mut Findings) -> Verdict {
 
 fn advice(findings: &Findings) -> &'static str {
     if findings.lost > 0 {
-        "what is lost answers with input/output errors until it is written again; restore it from a backup, and do not \
-         trust this device"
+        "reads of lost data return input/output errors until it is rewritten; restore it from a backup, and \
+         do not trust this device"
     } else {
-        "nothing is lost: the next start repairs it or reads from the backing store; if it comes back, replace the device"
+        "nothing is lost: the next start repairs it or reads from the backing store; if it recurs, replace the device"
     }
 }
 
@@ -146,7 +146,7 @@ fn facts(image: &Image, verdict: &Verdict) -> String {
     let superblock = &image.superblock;
     let geometry = image.geometry();
     let state = match (image.is_failed(), image.is_unclean()) {
-        (true, _) => "failed: its volumes went on without it, and it is never opened again",
+        (true, _) => "failed: its volumes continued without it, and it is never opened again",
         (false, true) => "unclean: in use, or ended without an orderly stop",
         (false, false) => "clean",
     };

@@ -113,8 +113,7 @@ fn tell(file: &Path, report: &Report) {
 /// # Errors
 /// The file cannot be read or used.
 pub(super) fn state_dir(file: &Path) -> Result<PathBuf, Failure> {
-    let hint =
-        "`forebay config check FILE` says what is wrong with it; --state-dir DIR names the folder itself";
+    let hint = "`forebay config check FILE` lists its errors; --state-dir DIR names the folder itself";
     daemon(file).map(|daemon| daemon.state_dir).map_err(|failure| failure.hint(hint))
 }
 
@@ -124,9 +123,9 @@ fn daemon(file: &Path) -> Result<DaemonConfig, Failure> {
     let checked = forebay_config::parse(file, &text).map_err(|_| {
         Failure::new(
             MessageId::ConfigWrong,
-            format!("{}: cannot be used, so it is not known what it says of the daemon", file.display()),
+            format!("{}: cannot be used, so its settings of the daemon are unknown", file.display()),
         )
-        .hint("`forebay config check FILE` says what is wrong with it")
+        .hint("`forebay config check FILE` lists its errors")
     })?;
     Ok(checked.config.daemon)
 }
@@ -142,7 +141,7 @@ fn read(file: &Path) -> Result<String, Failure> {
     }
     let text = String::from_utf8(std::fs::read(file).map_err(system(file.display()))?);
     text.map_err(|_| {
-        Failure::new(MessageId::ConfigSyntax, format!("{}: it is no text (UTF-8)", file.display()))
+        Failure::new(MessageId::ConfigSyntax, format!("{}: it is not text (UTF-8)", file.display()))
             .hint(MAKE_ONE)
     })
 }

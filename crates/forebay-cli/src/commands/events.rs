@@ -26,8 +26,8 @@ const TURN: Duration = Duration::from_secs(3600);
 /// Options of `forebay events`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Without --follow, the history that the daemon still has is printed. Ctrl-C ends --follow, which is no failure.
-With --since, what happened in earlier runs of the daemon is printed too (STATE_DIR/events; about 10,000 events).
+Without --follow, the history that the daemon still has is printed. Ctrl-C ends --follow, which is not a failure.
+With --since, events of earlier runs of the daemon are printed too (STATE_DIR/events; about 10,000 events).
 Examples:
   forebay events --since 7d --severity warning
   forebay events --follow --severity warning
@@ -98,7 +98,7 @@ fn since(text: &str) -> Result<u64, String> {
     if let Ok(ago) = parse_duration(text) {
         return Ok(screen::now_unix_s().saturating_sub(ago.as_secs()));
     }
-    let wrong = || format!("{text} is no time: give how long ago, as 2h or 7d, or 2026-11-29T06:00:00Z");
+    let wrong = || format!("{text} is not a time: give how long ago, as 2h or 7d, or 2026-11-29T06:00:00Z");
     let time = parse_time(text).map_err(|_| wrong())?;
     Ok(time.duration_since(std::time::UNIX_EPOCH).map_err(|_| wrong())?.as_secs())
 }
@@ -135,14 +135,14 @@ impl Out {
             return self.gap(event);
         }
         if self.json {
-            return screen::print(&format!("{event}\n"));
+            return screen::print_watched(&format!("{event}\n"));
         }
-        screen::print(&line(event, self.paint))
+        screen::print_watched(&line(event, self.paint))
     }
 
     fn gap(&self, gap: &Value) -> Result<(), Failure> {
         if self.json {
-            return screen::print(&format!("{}\n", json!({ "gap": gap })));
+            return screen::print_watched(&format!("{}\n", json!({ "gap": gap })));
         }
         let lost = gap["lost_max"].as_u64().map_or("an unknown number of".into(), |n| format!("up to {n}"));
         let why = harmless(gap["message"].as_str().unwrap_or("no reason given"));
@@ -155,7 +155,7 @@ impl Out {
     /// Reports a change of the connection: on stderr, or with `--json` as an object on stdout.
     fn note(&self, what: &str, words: &str) -> Result<(), Failure> {
         if self.json {
-            return screen::print(&format!("{}\n", json!({ "connection": what, "message": words })));
+            return screen::print_watched(&format!("{}\n", json!({ "connection": what, "message": words })));
         }
         let text = || format!("{} {words}\n", Paint::for_stderr().dim("forebay:"));
         message::say(MessageId::EventsConnection, words, text);

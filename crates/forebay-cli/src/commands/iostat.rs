@@ -41,7 +41,7 @@ const COLUMNS: [Column; 11] = [
 /// Options of `forebay iostat`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Without an interval: averages since each pool was opened. With one: what happened in each interval, until Ctrl-C or
+Without an interval: averages since each pool was opened. With one: figures of each interval, until Ctrl-C or
 for so many reports. A wait is the mean time of a request from its arrival to its answer: of reads from the cache (hit)
 and from the backing store (miss), and of writes. The queue is the mean number of requests in flight.
 Examples:
@@ -92,11 +92,11 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
 
 fn show(report: &Report, as_json: bool, lines: &mut usize) -> Result<(), Failure> {
     if as_json {
-        return screen::print(&format!("{}\n", report.json()));
+        return screen::print_watched(&format!("{}\n", report.json()));
     }
     let heading = *lines + report.rows() > HEADING_EVERY;
     *lines = if heading { 0 } else { *lines } + report.rows();
-    screen::print(&report.text(heading, Width::of_stdout()))
+    screen::print_watched(&report.text(heading, Width::of_stdout()))
 }
 
 /// Counters of one volume at one moment.

@@ -16,7 +16,7 @@ use crate::screen::{self, Column, Table, Width, bytes, harmless, wrapped};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Hits are the share of reads that the cache answered in the last ten seconds. `forebay volume list` shows sizes and
-states, `forebay iostat` what each volume does.")]
+states, `forebay iostat` the load of each volume.")]
 pub(crate) struct Options {
     #[command(flatten)]
     admin: Admin,
@@ -26,7 +26,7 @@ pub(crate) struct Options {
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let overview = options.admin.client().get("/v1/overview")?;
     let volumes: Vec<VolumeInfo> = client::list(&overview, "volumes")?;
-    let mounts = Mounts::read().map_err(system("cannot see what is mounted"))?;
+    let mounts = Mounts::read().map_err(system("cannot read the list of mounts"))?;
     let rows: Vec<Row> = volumes.iter().map(|volume| Row::of(volume, &overview, &mounts)).collect();
     if options.admin.json {
         return screen::print_json(&json!({ "volumes": rows.iter().map(Row::json).collect::<Vec<_>>() }));

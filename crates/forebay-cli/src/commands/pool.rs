@@ -154,7 +154,7 @@ pub(crate) struct Shrink {
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "What is damaged and clean is fetched again from the backing store; what is damaged and dirty is reported."
+    after_help = "Damaged clean blocks are fetched again from the backing store; damaged dirty blocks are reported."
 )]
 pub(crate) struct Scrub {
     /// Name of the pool
@@ -169,7 +169,7 @@ pub(crate) struct Scrub {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-If the device is sound, a job copies it while the pool stays in use. Then it is not needed any more, and erased.
+If the device is sound, a job copies it while the pool stays in use. Then it is no longer needed, and erased.
 A mirrored pool, of which --old names a sound device, is mirrored all the time.
 If the cache of the pool has failed, its clients are disconnected for a moment and can connect again.
 If one device of a mirrored pool has failed, the pool stays in use while a job fills the new device.
@@ -201,7 +201,7 @@ pub(crate) struct Replace {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Its volumes must not be in use. Dirty data stays in the cache and moves with it. There: forebay pool import
+Its volumes must not be in use. Dirty data stays in the cache and moves with it. On the other host: forebay pool import
 Example: forebay pool export fast")]
 pub(crate) struct Export {
     /// Name of the pool
@@ -222,7 +222,7 @@ pub(crate) struct Export {
 Anyone who can write to the flash can change the settings on it. So backing stores and exports are taken only if the command
 names them. If it does not, the import is refused, and the message shows the whole command. Of an encrypted cache --key-file
 is enough: its key has signed the settings. --dry-run looks for each backing store by the name that it had, then among disks
-of the same size, by what the cache knows of it. One that is not there yet is attached when it comes. The exit code is 1 if a
+of the same size, by what the cache knows of it. One that is still missing is attached when it appears. The exit code is 1 if a
 volume is not attached.
 Examples:
   forebay pool import --device /dev/nvme0n1 --dry-run
@@ -321,7 +321,7 @@ fn replace(
     let (Some(device), other, None) = (devices.next(), devices.next(), devices.next()) else {
         return Err(Failure::usage(
             MessageId::PoolDeviceCount,
-            "a cache lies on two devices at most that can be replaced",
+            "a cache has at most two devices that can be replaced",
         ));
     };
     let client = admin.client();
@@ -377,7 +377,7 @@ fn import(options: Import) -> Result<(), Failure> {
             again.len()
         ),
     )
-    .hint(format!("`forebay alarms` tells when that changes; to try again: {}", again.join("; "))))
+    .hint(format!("`forebay alarms` shows when that changes; to try again: {}", again.join("; "))))
 }
 
 fn imported(info: &ImportInfo) -> String {
@@ -403,7 +403,7 @@ fn imported(info: &ImportInfo) -> String {
     for volume in &info.absent {
         let (dirty, lost) = (bytes(volume.dirty_bytes.unwrap_or(0)), bytes(volume.lost_bytes));
         text += &format!(
-            "volume {}: NOT ATTACHED, {dirty} dirty and {lost} lost are in the cache only; do not use its backing store\n",
+            "volume {}: NOT ATTACHED, {dirty} dirty and {lost} lost are only in the cache; do not use its backing store\n",
             harmless(&volume.name)
         );
     }
@@ -516,7 +516,7 @@ pub(super) fn show(pool: &PoolInfo, width: Width) -> String {
         list.add("device", format!("{}{size}{state}", harmless(&device.path)));
         if let Some(copy) = &device.copied {
             let left = match copy.left_bytes {
-                0 => "everything is there, it takes the place".into(),
+                0 => "everything is copied, it takes over".into(),
                 left => format!("{} left", bytes(left)),
             };
             list.add("  copied to", format!("{}, {left}", harmless(&copy.to)));
@@ -646,7 +646,7 @@ mod tests {
             show(&PoolInfo::closed("fast".into(), vec![device], None), Width::of(80))
         };
         assert!(shown(3 << 20).contains("/dev/y, 3.0 MiB left"), "{}", shown(3 << 20));
-        assert!(shown(0).contains("/dev/y, everything is there"), "{}", shown(0));
+        assert!(shown(0).contains("/dev/y, everything is copied"), "{}", shown(0));
     }
 
     #[test]

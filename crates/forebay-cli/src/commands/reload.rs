@@ -32,5 +32,8 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         return Ok(());
     }
     let refused: Vec<String> = done.refused.iter().map(|what| harmless(what)).collect();
-    Err(Failure::new(MessageId::CliReloadIncomplete, format!("not all was changed: {}", refused.join("; "))))
+    Err(Failure::new(
+        MessageId::CliReloadIncomplete,
+        format!("not all changes were applied: {}", refused.join("; ")),
+    ))
 }

@@ -16,8 +16,8 @@ use crate::log;
 use crate::screen;
 
 const EXAMPLE: &str = "\
-A cache file that is not there is made with the size given. `ready: URI` on stdout says that clients can connect.
-SIGINT, SIGTERM or a closed terminal (SIGHUP) stops it in an orderly way; what is dirty stays in the cache, and the
+A missing cache file is created with the given size. `ready: URI` on stdout reports that clients can connect.
+SIGINT, SIGTERM or a closed terminal (SIGHUP) stops it in an orderly way; dirty data stays in the cache, and the
 next start finds it there. Another such signal is ignored for 5 s; after that it ends the command at once.
 Example:
   forebay run --backing /dev/sdb --cache /dev/nvme0n1p4 --export 'nbd+unix:///db?socket=/run/forebay.sock'";

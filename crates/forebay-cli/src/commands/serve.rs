@@ -43,7 +43,7 @@ fn start(options: &Options) -> Result<(), Failure> {
     if !options.successor {
         super::config::check(&options.config, false).inspect_err(|failure| {
             let file = options.config.display();
-            tell(&format!("{failure}: forebay config check {file} says what is wrong"));
+            tell(&format!("{failure}: forebay config check {file} lists the errors"));
         })?;
     }
     let tells = |failure: &Failure| {

@@ -18,7 +18,7 @@ Examples:
   forebay get db                        all settings of volume db
   forebay get db dirty_high_pct         one value, for scripts
   forebay get --pool fast
-  forebay get --daemon                  what of the daemon itself can be changed while it runs")]
+  forebay get --daemon                  settings of the daemon itself that can be changed while it runs")]
 pub(crate) struct Get {
     /// A volume, optionally followed by the name of a setting; with --pool or --daemon only the
     /// name
@@ -205,11 +205,11 @@ pub(super) fn table(settings: &BTreeMap<String, SettingInfo>) -> Table {
 
 fn changes(done: &SettingsDone) -> String {
     if done.changed.is_empty() && done.written.is_empty() {
-        return "nothing changed: the values are what they were\n".into();
+        return "nothing changed: the values are as before\n".into();
     }
     let changed = done.changed.iter().map(|(key, old, new)| format!("{key}: {old} -> {new}"));
     let written =
-        done.written.iter().map(|key| format!("{key}: as it was; the configuration file says so now"));
+        done.written.iter().map(|key| format!("{key}: as before; the configuration file has it now"));
     changed.chain(written).map(|line| harmless(&line) + "\n").collect()
 }
 

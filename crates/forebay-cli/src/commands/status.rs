@@ -48,7 +48,7 @@ pub(super) fn text(all: &Value, now_unix_s: u64, paint: Paint, width: Width) -> 
     let mut text = format!("{}\n", wrapped(&headline(&daemon, now_unix_s), width));
     let missing = Missing::of(&pools, &volumes, &alarms);
     if !missing.is_empty() {
-        let heading = paint.red(&format!("{} not there", missing.len()));
+        let heading = paint.red(&format!("{} missing", missing.len()));
         let shown = &missing[..missing.len().min(MISSING_MAX)];
         text += &format!("\n{heading}\n{}\n", Missing::table(shown).within(width));
         if missing.len() > shown.len() {
@@ -109,7 +109,7 @@ impl Missing {
             let ids = alarms.iter().filter(is).filter_map(|alarm| alarm["id"].as_str());
             ids.map(harmless).collect::<Vec<_>>()
         };
-        let why = |why: &Option<String>| harmless(why.as_deref().unwrap_or("the daemon does not say why"));
+        let why = |why: &Option<String>| harmless(why.as_deref().unwrap_or("the daemon does not report why"));
         let closed = pools.iter().filter(|pool| pool.is_unknown()).map(|pool| Self {
             what: "pool",
             name: harmless(&pool.name),
@@ -145,7 +145,7 @@ impl Missing {
 
     fn table(all: &[Self]) -> Table {
         let mut table = Table::new([
-            Column::text("not there", 0),
+            Column::text("missing", 0),
             Column::number("dirty here", 0),
             Column::text("alarm", 1),
             Column::sentences("why", 0),

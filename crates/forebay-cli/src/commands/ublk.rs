@@ -26,8 +26,8 @@ pub(crate) enum Command {
     },
     /// Remove a block device that no daemon will serve again
     #[command(after_help = "\
-A device stays when its daemon ends while it is in use, and whoever uses it waits. The next daemon that serves the
-volume goes on with it. See forebay help ublk.")]
+A device that is in use stays when its daemon ends, and its users wait. The next daemon that serves the
+volume takes it over. See forebay help ublk.")]
     Remove {
         /// Its name below /dev/forebay, or its path
         name: String,
@@ -70,7 +70,10 @@ fn list(json: bool) -> Result<(), Failure> {
 fn name(device: &Path) -> Result<(), Failure> {
     let name = ublk_found::name_at(device);
     let name = name.ok_or_else(|| {
-        Failure::new(MessageId::UblkNotOurs, format!("{} has no name of Forebay's", device.display()))
+        Failure::new(
+            MessageId::UblkNotOurs,
+            format!("{} is not a name of a Forebay device", device.display()),
+        )
     })?;
     screen::print(&format!("{name}\n"))
 }
@@ -78,7 +81,7 @@ fn name(device: &Path) -> Result<(), Failure> {
 fn remove(name: &str, force: bool) -> Result<(), Failure> {
     let removed = ublk_found::remove(&MayWait::here(), name, force).map_err(|error| {
         let hint = match &error {
-            NotRemoved::Unknown(_) => "`forebay ublk list` shows those that are there",
+            NotRemoved::Unknown(_) => "`forebay ublk list` shows the existing ones",
             NotRemoved::Served { .. } => "detach its volume: forebay volume detach",
             NotRemoved::Used(_) => {
                 "unmount it first, or start its daemon; with --force its users meet I/O errors"

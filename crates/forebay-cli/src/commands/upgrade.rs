@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The daemon starts the program that is now at its own path. That program reads the configuration and takes over
-pools, sockets and connections between two requests. If it cannot, the old daemon goes on. Clients with TLS must
+pools, sockets and connections between two requests. If it cannot, the old daemon continues. Clients with TLS must
 connect again. With files (fuse:) and virtual machines (vhost-user:) there is no upgrade; block devices (ublk:) wait
 meanwhile. See forebay help restart.")]
 pub(crate) struct Options {
@@ -58,24 +58,24 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
                     begun.from_pid, begun.pid
                 ),
             )
-            .hint("look at the log of the daemon"));
+            .hint("check the log of the daemon"));
         }
         if answer.is_none() && visible && !both.iter().any(|pid| is_alive(*pid)) {
             return Err(Failure::new(
                 MessageId::UpgradeLost,
                 format!(
-                    "not upgraded: processes {} and {} have ended, and nobody serves",
+                    "not upgraded: processes {} and {} have ended, and no daemon serves",
                     begun.from_pid, begun.pid
                 ),
             )
-            .hint("look at the log of the daemon, and start it again: that recovers as after a crash"));
+            .hint("check the log of the daemon, and start it again: it recovers as after a crash"));
         }
         if Instant::now() >= until {
             return Err(Failure::new(
                 MessageId::UpgradeLost,
                 format!("neither process {} nor {} answers", begun.from_pid, begun.pid),
             )
-            .hint("look at the log of the daemon"));
+            .hint("check the log of the daemon"));
         }
         std::thread::sleep(LOOK);
     };
@@ -84,7 +84,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
             MessageId::Event(EventKind::DaemonUpgradeFailed),
             format!("not upgraded: {}", harmless(why)),
         )
-        .hint(format!("process {} goes on as before", info.from_pid)));
+        .hint(format!("process {} continues as before", info.from_pid)));
     }
     if options.admin.json {
         return screen::print_json(&serde_json::to_value(&info).unwrap_or_default());

@@ -71,7 +71,7 @@ pub(crate) struct Attach {
 Without --keep and --discard, everything dirty is written back first: the backing store is whole afterwards.
 A volume in use is refused: a client is connected, or its file is open, for instance by a loop device. Unmount and
 disconnect first. With --force the requests taken so far are answered, then connections are closed and the file is
-removed. Programs meet I/O errors, and what a mounted file system has not written yet is lost.
+removed. Programs get I/O errors, and data that a mounted file system has not written yet is lost.
 A backing file that was deleted or replaced while it is served is gone once it is closed. Such a volume is refused
 without --save-to or --discard.
 Ctrl-C ends the waiting, not the detach.

@@ -211,7 +211,7 @@ fn ctrl_c_ends_the_waiting_and_not_the_job() {
     let said: String = lines.map(|line| line.unwrap() + "\n").collect();
     assert_eq!((out.as_str(), code), ("", 1));
     assert!(
-        said.contains("job j1 goes on") && said.contains("jobs j1 --follow") && said.contains("--cancel"),
+        said.contains("job j1 continues") && said.contains("jobs j1 --follow") && said.contains("--cancel"),
         "{said}"
     );
     assert_eq!(fake.last().0, "DELETE", "nothing was asked after the detach itself");

@@ -297,7 +297,7 @@ fn hostile_chains_break_a_ring_at_most() {
         assert!(world.client().read_at(0, &mut [0; 512]).is_ok(), "{name}: other clients go on");
     }
     let log = world.log();
-    assert!(log.contains("is not served any more") && log.contains("in a circle"), "{log}");
+    assert!(log.contains("is no longer served") && log.contains("form a loop"), "{log}");
     world.stop();
 }
 
@@ -418,7 +418,7 @@ fn guest_memory_must_be_memory() {
     };
     let _ = frontend.set_mem_table(&[region]);
     assert!(frontend.get_features().is_err(), "the connection is over");
-    let on_disk = || world.log().contains("it is not in memory");
+    let on_disk = || world.log().contains("its file is not in memory");
     let in_memory = std::process::Command::new("stat")
         .args(["-f", "-c", "%T", text(&world.path("disk"))])
         .output()
@@ -443,7 +443,7 @@ fn a_frontend_that_cuts_its_memory_ends_nothing_but_its_connection() {
         until(what, || guest.frontend.as_ref().unwrap().get_features().is_err());
         drop(guest);
         assert!(world.client().read_at(0, &mut [0; 512]).is_ok(), "{what}: other clients go on");
-        until("it is told", || world.log().matches("has cut the memory of its guest").count() > told);
+        until("it is told", || world.log().matches("has truncated the memory of its guest").count() > told);
     }
     let mut guest = Guest::new(1);
     guest.connect(&world.socket());
@@ -571,5 +571,5 @@ fn an_export_that_cannot_be_made_is_told_once_with_what_to_do() {
     assert_eq!(output.status.code(), Some(1));
     let log = String::from_utf8(output.stderr).unwrap();
     assert_eq!(log.matches("cannot export v").count(), 1, "{log}");
-    assert!(log.contains(&format!("there is no folder {}: make it", missing.display())), "{log}");
+    assert!(log.contains(&format!("there is no folder {}: create it", missing.display())), "{log}");
 }

@@ -63,7 +63,7 @@ fn daemon(reader: &mut Reader, config: &Config) {
         && !is_loopback(host)
     {
         let span = at(reader, "daemon.admin_tcp.listen");
-        let message = format!("whoever can listen on the way to {host} can read the token");
+        let message = format!("anyone on the network path to {host} can read the token");
         reader.push(
             Diagnostic::warning(MessageId::ConfigInsecure, span, message)
                 .help("give cert_file and key_file, or listen on 127.0.0.1"),
@@ -81,8 +81,7 @@ fn daemon(reader: &mut Reader, config: &Config) {
         && daemon.allowed_paths.is_none()
     {
         let span = at(reader, &format!("daemon.{key}"));
-        let message =
-            "whoever may operate can make the daemon open, make and write any file that its user can";
+        let message = "every operator can make the daemon open, create and write any file that its user can";
         reader.push(Diagnostic::warning(MessageId::ConfigInsecure, span, message).help(
             "list the folders of devices, backing stores and sockets: allowed_paths = [\"/dev\", \"/srv\"]",
         ));
@@ -346,7 +345,8 @@ fn guards(reader: &mut Reader, config: &Config) {
                     .help(help)
             };
             if *tls != guards.tls {
-                let help = "TLS is one thing for an address: give one of them another address";
+                let help = "all exports at an address have the same TLS settings: give one of them another \
+                    address";
                 reader.push(mixed("TLS settings", help));
             }
             if theirs != permissions {
@@ -387,7 +387,7 @@ fn access_fits(
     } else {
         return;
     };
-    let message = format!("nobody could use this export: access.{name} {problem}");
+    let message = format!("no client could use this export: access.{name} {problem}");
     reader.push(
         Diagnostic::error(MessageId::ConfigConflict, span, message)
             .help("make another section [access.NAME] for this export"),

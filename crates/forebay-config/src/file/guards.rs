@@ -44,9 +44,7 @@ pub(super) fn tls(reader: &mut Reader, name: &str, table: &Table<'_>, span: Span
                 if !table.contains_key("client_ca_file") {
                     let message = format!("`{name}` without `client_ca_file`");
                     let alone = Diagnostic::error(MessageId::ConfigMissing, key.span(), message);
-                    reader.push(
-                        alone.help("without authorities there is nothing that a certificate could prove"),
-                    );
+                    reader.push(alone.help("without authorities no certificate can be verified"));
                 }
             }
             name => unknown(reader, &section, name, key.span(), keys::TLS),
@@ -77,7 +75,7 @@ pub(super) fn access(reader: &mut Reader, name: &str, table: &Table<'_>, span: S
             span,
             format!("{section} has an empty list, or none at all"),
         );
-        reader.push(nobody.help("leave out what does not matter; to let nobody in, take the export away"));
+        reader.push(nobody.help("leave out empty lists; to admit no client, remove the export"));
     }
     list
 }
@@ -116,7 +114,7 @@ pub(super) fn ids(reader: &mut Reader, key: &str, value: &Value<'_>) -> Vec<u32>
         match id {
             Some(id) => ids.push(id),
             None => {
-                let message = format!("`{key}` takes numbers of users or groups: `id` tells them");
+                let message = format!("`{key}` takes numbers of users or groups: `id` shows them");
                 reader.push(Diagnostic::error(MessageId::ConfigType, value.span(), message));
             }
         }

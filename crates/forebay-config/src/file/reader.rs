@@ -83,7 +83,7 @@ impl Reader {
             "" => "the path is empty".to_owned(),
             _ if text.contains('\0') => "a path has no zero byte".to_owned(),
             _ if !text.starts_with('/') => {
-                format!("a path starts with `/`: nobody knows in which folder \"{text}\" would be")
+                format!("a path starts with `/`: \"{text}\" is a relative path")
             }
             _ => return Some(PathBuf::from(text)),
         };

@@ -62,7 +62,7 @@ fn backing_uri(reader: &mut Reader, value: &Value<'_>) -> Option<BackingUri> {
         }
     };
     if uri.path().is_relative() {
-        let message = "`backing`: a path starts with `/`: nobody knows in which folder this one would be";
+        let message = "`backing`: a path starts with `/`: this is a relative path";
         reader.push(Diagnostic::error(MessageId::ConfigValue, value.span(), message));
         return None;
     }
@@ -92,7 +92,7 @@ fn export_uris(reader: &mut Reader, section: &str, value: &Value<'_>) -> Vec<Exp
 fn volume_size(reader: &mut Reader, value: &Value<'_>) -> Option<u64> {
     let bytes = reader.size("size", value)?;
     if !bytes.is_multiple_of(512) {
-        let message = format!("`size`: a volume has a multiple of 512 bytes, and {bytes} is none");
+        let message = format!("`size`: a volume has a multiple of 512 bytes, and {bytes} is not");
         reader.push(Diagnostic::error(MessageId::ConfigValue, value.span(), message));
         return None;
     }
@@ -109,7 +109,7 @@ fn rule_tables(reader: &mut Reader, section: &str, value: &Value<'_>) -> Vec<Rul
         let message = format!("{section} has {} rules, and at most {RULES_MAX} are possible", list.len());
         reader.push(
             Diagnostic::error(MessageId::RuleTooMany, value.span(), message)
-                .help("put what belongs together into one rule: names may have * and ?"),
+                .help("combine rules into one: names may have * and ?"),
         );
         return Vec::new();
     }

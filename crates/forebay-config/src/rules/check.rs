@@ -89,8 +89,8 @@ fn task(proc: &ProcFs, key: &'static str, id: NonZeroU32) -> Result<KernelTask, 
         Some(stat) if !stat.has_ended() => Ok(KernelTask { id: pid, start_ticks: Some(stat.start_ticks) }),
         _ => {
             let problem = format!(
-                "no process {pid} runs now, as far as the daemon can see (other PID name spaces, or a /proc mounted \
-                 with hidepid, hide some); to match whatever runs later use exe, uid or cgroup"
+                "no process {pid} runs now, as far as the daemon can see (other PID name spaces, or a /proc \
+                 mounted with hidepid, hide some); to match later processes use exe, uid or cgroup"
             );
             Err(RuleError::MatchesNothing { key, problem })
         }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_was_given_again_is_another_process() {
+    fn reused_process_number_is_another_process() {
         let proc = ProcFs::default();
         let mut bound = bind(&format!("pin pid={}", std::process::id()).parse().unwrap(), &proc).unwrap();
         let task = bound.pid.as_mut().unwrap();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_proc_is_no_end_and_no_start() {
+    fn unreadable_proc_neither_ends_nor_binds() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("5")).unwrap();
         std::fs::write(dir.path().join("5/stat"), "nonsense").unwrap();

@@ -15,7 +15,7 @@ const QUOTED_CHARS_MAX: usize = 80;
 #[non_exhaustive]
 pub enum RuleError {
     /// A key that rules do not have.
-    #[error("\"{key}\" is no key of a rule{}; the keys are {}", hint(*.suggestion), KEYS.join(", "))]
+    #[error("\"{key}\" is not a key of a rule{}; the keys are {}", hint(*.suggestion), KEYS.join(", "))]
     UnknownKey {
         /// The given key.
         key: String,
@@ -86,7 +86,7 @@ pub enum RuleError {
         max: usize,
     },
     /// There is no such rule.
-    #[error("there is no rule {id}; it may have expired: list the rules to see what there is")]
+    #[error("there is no rule {id}; it may have expired: list the rules to see the current ones")]
     NoSuchRule {
         /// The requested number.
         id: RuleId,

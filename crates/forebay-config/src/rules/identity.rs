@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_missing_and_no_error() {
+    fn missing_identity_is_no_error() {
         let dir = tempfile::tempdir().unwrap();
         let none = Identity::of_process(&ProcFs::at(dir.path()), 5, 1000);
         assert_eq!(none.pid, Some(KernelTask { id: 5, start_ticks: None }));

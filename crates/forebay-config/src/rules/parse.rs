@@ -151,7 +151,8 @@ fn executable(text: &str) -> Result<Pattern, String> {
     }
     if text.ends_with('/') {
         return Err(
-            "a folder is no executable; for all in it write /folder/*, or /folder/** with those below".into(),
+            "a folder is not an executable; for all in it write /folder/*, or /folder/** with those below"
+                .into(),
         );
     }
     Pattern::path(text, false)
@@ -203,7 +204,7 @@ mod tests {
     #[test]
     fn mistakes_get_an_answer_that_helps() {
         for (line, parts) in [
-            ("bypass exec=rsync", vec!["\"exec\" is no key", "did you mean exe?", "cgroup, export"]),
+            ("bypass exec=rsync", vec!["\"exec\" is not a key", "did you mean exe?", "cgroup, export"]),
             ("bypas exe=x", vec!["\"bypas\" is neither", "did you mean bypass?"]),
             ("action=writethrough", vec!["not one of cache", "did you mean write-through?"]),
             ("pin direction=reads", vec!["direction=\"reads\"", "read, write", "did you mean read?"]),
@@ -221,7 +222,7 @@ mod tests {
             ("pin cgroup=db.service", vec!["/system.slice"]),
             ("pin lba=4G..1G", vec!["lba", "empty", "smaller end first"]),
             ("pin lba=4096", vec!["not a range", "0..1GiB"]),
-            ("pin size=4Q..", vec!["\"Q\" is no unit"]),
+            ("pin size=4Q..", vec!["\"Q\" is not a unit"]),
             ("pin expires=30", vec!["write it like 30s"]),
             ("pin expires=0s", vec!["dropped at once"]),
             ("pin expires=10years", vec!["at most a year"]),

@@ -48,7 +48,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_quoted_splits_back(values in proptest::collection::vec("[a-z \"\\\\=\n]{0,8}|\\PC{0,8}", 0..5)) {
+        fn quoted_text_splits_back(values in proptest::collection::vec("[a-z \"\\\\=\n]{0,8}|\\PC{0,8}", 0..5)) {
             let line: Vec<String> = values.iter().map(|value| quote(value)).collect();
             prop_assert_eq!(split(&line.join(" ")), Some(values));
         }

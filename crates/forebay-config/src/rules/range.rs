@@ -123,13 +123,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back(a: u64, b: u64) {
+        fn printed_range_reads_back(a: u64, b: u64) {
             let range = ByteRange::new(a.min(b), a.max(b)).unwrap();
             prop_assert_eq!(ByteRange::parse(&range.to_string()), Ok(range));
         }
 
         #[test]
-        fn contains_is_what_it_says(a in 0u64..20, b in 0u64..20, n in 0u64..25) {
+        fn contains_matches_the_bounds(a in 0u64..20, b in 0u64..20, n in 0u64..25) {
             let range = ByteRange::new(a.min(b), a.max(b)).unwrap();
             prop_assert_eq!(range.contains(n), range.first() <= n && n <= range.last());
         }

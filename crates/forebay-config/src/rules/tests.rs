@@ -146,7 +146,7 @@ proptest! {
     /// The compiled rules of a client, the cache by process and the naive evaluation agree, and the
     /// counters agree with them.
     #[test]
-    fn compiled_is_what_the_rules_say(rules in prop::collection::vec(small_rule(), 0..12)) {
+    fn compiled_rules_agree_with_the_list(rules in prop::collection::vec(small_rule(), 0..12)) {
         let now = Instant::now();
         let (set, listed, _) = small_set(rules);
         let set = Arc::new(set);
@@ -246,7 +246,7 @@ fn positions_numbers_and_names() {
 }
 
 #[test]
-fn control_is_told_what_kind_of_error_it_is() {
+fn rule_errors_have_admin_error_kinds() {
     use forebay_admin::{AdminError, ErrorKind};
     let kind = |error: RuleError| AdminError::from(error).kind;
     assert_eq!(kind(RuleError::NoSuchRule { id: RuleId(1) }), ErrorKind::NotFound);
@@ -259,7 +259,7 @@ fn control_is_told_what_kind_of_error_it_is() {
 }
 
 #[test]
-fn there_is_a_limit() {
+fn number_of_rules_is_limited() {
     let set = set();
     let many: Vec<Rule> = (0..RULES_MAX).map(|n| rule(&format!("pin uid={n}"))).collect();
     assert_eq!(set.replace_all(many.clone(), Instant::now()).unwrap(), []);
@@ -270,7 +270,7 @@ fn there_is_a_limit() {
 }
 
 #[test]
-fn replacing_keeps_what_stays_and_changes_all_or_nothing() {
+fn replacement_keeps_rules_and_is_atomic() {
     let set = set();
     let now = Instant::now();
     add(&set, "bypass uid=1");
@@ -288,7 +288,7 @@ fn replacing_keeps_what_stays_and_changes_all_or_nothing() {
 }
 
 #[test]
-fn a_rule_beyond_the_end_stays_in_the_list_and_cannot_be_added() {
+fn rule_beyond_the_end_stays_in_the_list() {
     let set = set();
     set.replace_all(vec![rule("pin lba=2GiB..")], Instant::now()).unwrap();
     assert_eq!(order(&set), [1]);
@@ -296,7 +296,7 @@ fn a_rule_beyond_the_end_stays_in_the_list_and_cannot_be_added() {
 }
 
 #[test]
-fn a_rule_of_a_process_that_ended_may_stay_in_the_list_until_it_is_dropped() {
+fn rule_of_an_ended_process_may_stay_listed() {
     let set = set();
     let mut child = sleeper();
     let words = format!("bypass pid={}", child.id());
@@ -325,7 +325,7 @@ fn clients_take_up_changes() {
 }
 
 #[test]
-fn figures_of_a_rule() {
+fn rule_counts_its_requests_and_expiry() {
     let set = set();
     let begin = Instant::now();
     set.add(rule("bypass size=4KiB expires=1min"), Position::Last, begin).unwrap();
@@ -342,7 +342,7 @@ fn figures_of_a_rule() {
 }
 
 #[test]
-fn a_thread_may_serve_while_another_changes_rules() {
+fn rules_can_change_while_a_thread_serves() {
     let set = Arc::new(set());
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -397,7 +397,7 @@ fn warnings_name_the_earlier_rules() {
 }
 
 #[test]
-fn a_rule_that_goes_away_shadows_for_a_while_only() {
+fn expiring_rule_shadows_only_for_a_while() {
     let set = set();
     let now = Instant::now();
     let warnings = |words: &str| set.add(rule(words), Position::Last, now).unwrap().warnings.len();
@@ -411,7 +411,7 @@ fn a_rule_that_goes_away_shadows_for_a_while_only() {
 }
 
 #[test]
-fn many_overlapping_rules_are_checked_in_bounded_time() {
+fn many_overlapping_rules_are_checked_fast() {
     let set = RuleSet::new(DefaultAction::Cache, 1 << 40);
     let rules = (0..1000u64).map(|n| {
         let (at, len) = ((n * 7919) % 997, (n * 104_729) % 991);

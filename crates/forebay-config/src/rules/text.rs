@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_json_says_which_key() {
+    fn broken_json_names_the_key() {
         for (json, part) in [
             (r#"{"action":"pin","exec":"x"}"#, "did you mean exe?"),
             (r#"{"action":"pin","uid":-1}"#, "uid=\"-1\""),

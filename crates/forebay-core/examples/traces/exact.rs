@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hand_of_sieve_begins_at_the_oldest_again() {
+    fn sieve_hand_restarts_at_the_oldest_block() {
         let mut sieve = Sieve { blocks: 3, ..Sieve::default() };
         // 1 and 2 were used, so 3 goes, the newest. The hand is behind it when 4 enters, and begins
         // at 1 again: 1 goes for 5, not 4.
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn s3_fifo_fills_its_main_queue_before_it_evicts() {
+    fn s3_fifo_fills_main_before_evicting() {
         let mut cache = S3Fifo { blocks: 20, ..S3Fifo::default() };
         hits(&mut cache, &(0..20).collect::<Vec<_>>());
         assert_eq!((cache.small.len(), cache.main.len()), (2, 18));

@@ -49,8 +49,8 @@ impl Restraint {
     pub fn words(self) -> &'static str {
         match self {
             Self::None => "holds nothing back",
-            Self::Some => "fills only what was missed before, and keeps less",
-            Self::All => "fills nothing, and keeps nothing that is clean",
+            Self::Some => "fills only blocks that were missed before, and keeps fewer",
+            Self::All => "fills nothing, and keeps no clean blocks",
         }
     }
 }

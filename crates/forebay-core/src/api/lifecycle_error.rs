@@ -12,20 +12,20 @@ pub enum LifecycleError {
     NotServing,
     /// The cache failed: the engine serves volumes without it, or will.
     #[error(
-        "the cache has failed, and nothing can be changed before another device is in its place (forebay pool replace)"
+        "the cache has failed, and nothing can be changed until its device is replaced (forebay pool replace)"
     )]
     Fenced,
     /// A mirrored cache cannot change its size.
-    #[error("that cannot be done with a mirrored cache")]
+    #[error("a mirrored cache does not support this operation")]
     Mirrored,
     /// No member of a mirrored cache is out.
-    #[error("there is no member to be replaced: the cache is not mirrored, or both members are sound")]
+    #[error("there is no member to replace: the cache is not mirrored, or both members are sound")]
     NotMirrored,
     /// The tag of a new member is zero, or that of a member, active or out.
     #[error("the tag of the new device is in use: draw another one")]
     TagInUse,
     /// Another change is in progress.
-    #[error("another change is under way: wait for its end or cancel it")]
+    #[error("another change is in progress: wait for its end or cancel it")]
     Busy,
     /// No such volume, or it is not attached.
     #[error("the volume is not attached")]
@@ -41,7 +41,7 @@ pub enum LifecycleError {
     OutOfRange,
     /// No volume on this backing store can have this size.
     #[error(
-        "{bytes} bytes is no size of a volume: it must be a multiple of {sector_bytes} bytes, and at most {max_bytes}"
+        "{bytes} bytes is not a valid volume size: it must be a multiple of {sector_bytes} bytes, and at most {max_bytes}"
     )]
     Size {
         /// Requested size.
@@ -67,7 +67,7 @@ pub enum LifecycleError {
     },
     /// Dirty data of kept volumes would take too much of the cache.
     #[error(
-        "{blocks} dirty blocks would stay in the cache and hold up the other volumes, {most} may: drain some first"
+        "{blocks} dirty blocks would stay in the cache and slow the other volumes, at most {most} may: drain some first"
     )]
     TooDirty {
         /// Dirty blocks that would stay.
@@ -97,7 +97,7 @@ pub enum LifecycleError {
     /// A flush of the backing store failed, just now or since the last FLUSH that reported one
     /// (I82).
     #[error(
-        "a flush of the backing store failed: writes past the cache since the last good FLUSH may be missing on it"
+        "a flush of the backing store failed: bypass writes since the last good FLUSH may be missing on it"
     )]
     BackingFlush,
     /// The cache was formatted without room for so many segments, or would keep too few.

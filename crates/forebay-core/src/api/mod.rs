@@ -376,7 +376,7 @@ pub enum DeviceFailure {
     #[error("the device has ended")]
     Ended,
     /// The device does not support this operation.
-    #[error("the device does not have this operation")]
+    #[error("the device does not support this operation")]
     Unsupported,
 }
 

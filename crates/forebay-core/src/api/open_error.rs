@@ -15,8 +15,8 @@ pub enum OpenError {
     Unreadable,
     /// The checkpoint in effect is damaged in both copies.
     #[error(
-        "checkpoint {generation} is damaged in both copies ({error}); extract what is left with `forebay \
-         salvage CACHE --to FOLDER`"
+        "checkpoint {generation} is damaged in both copies ({error}); extract the remaining data with \
+         `forebay salvage CACHE --to FOLDER`"
     )]
     CheckpointLost {
         /// Generation that the superblock names.
@@ -26,8 +26,8 @@ pub enum OpenError {
     },
     /// The block addresses of some dirty slots are lost.
     #[error(
-        "segment {segment}: {dirty_blocks} dirty blocks whose addresses cannot be read; extract what is left with `forebay \
-         salvage CACHE --to FOLDER`"
+        "segment {segment}: {dirty_blocks} dirty blocks whose addresses cannot be read; extract the \
+         remaining data with `forebay salvage CACHE --to FOLDER`"
     )]
     SegmentLost {
         /// The segment.
@@ -37,8 +37,8 @@ pub enum OpenError {
     },
     /// The device cannot be read behind the end of the replayed log.
     #[error(
-        "segment {segment} cannot be read where the log may go on: it is not known what was written last; extract what is left \
-         with `forebay salvage CACHE --to FOLDER`"
+        "segment {segment} cannot be read where the log may continue: the last writes are unknown; extract \
+         the remaining data with `forebay salvage CACHE --to FOLDER`"
     )]
     TailUnreadable {
         /// The segment.
@@ -46,8 +46,8 @@ pub enum OpenError {
     },
     /// The device acknowledged a flush and lost data that the flush covered.
     #[error(
-        "the cache device lost writes that it had flushed (stream {stream}: batch {lost} is gone): do not use this device; \
-         extract what is left with `forebay salvage CACHE --to FOLDER`"
+        "the cache device lost writes that it had flushed (stream {stream}: batch {lost} is gone): do not \
+         use this device; extract the remaining data with `forebay salvage CACHE --to FOLDER`"
     )]
     LostFlushedBatch {
         /// Stream number.
@@ -56,12 +56,10 @@ pub enum OpenError {
         lost: u64,
     },
     /// The cache is behind its known durable progress.
-    #[error(
-        "it has less than what it is known to have had: it is an older copy, or its device lost what it had flushed"
-    )]
+    #[error("it has less data than is recorded: it is an older copy, or its device lost flushed writes")]
     Older,
     /// The superblock records that the cache was given up.
-    #[error("it failed, and its volumes went on without it: what is on it is older than what they have")]
+    #[error("it failed, and its volumes continued without it: its data is older than theirs")]
     GivenUp,
     /// The volume table does not have the volume.
     #[error("the cache has no volume {}", .0.0)]
@@ -95,10 +93,10 @@ pub enum OpenError {
     #[error("the device is one half of a mirrored cache: open it as such")]
     Mirrored,
     /// Neither member of a mirrored cache has a valid superblock.
-    #[error("no device of the mirrored cache has a superblock that can be believed")]
+    #[error("no device of the mirrored cache has a valid superblock")]
     NoMember,
     /// The two devices belong to different mirrored caches.
-    #[error("the two devices are of different mirrored caches: name the one that belongs to it")]
+    #[error("the two devices belong to different mirrored caches: name the one that belongs to it")]
     OtherCache,
     /// Each of the two devices of a mirrored cache has gone on without the other.
     #[error(
@@ -118,7 +116,7 @@ pub enum OpenError {
     CacheWrite,
     /// The cache device became shorter during opening.
     #[error(
-        "the cache device ends before the end that it had: it was cut, or is gone; bring it back as long as it was"
+        "the cache device is shorter than before: it was truncated, or is missing; restore its full length"
     )]
     CacheEnded,
 }

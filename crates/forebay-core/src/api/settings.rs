@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_are_legal_and_contradictions_are_not() {
+    fn settings_check_refuses_contradictions() {
         VolumeSettings::default().check().unwrap();
         PoolSettings::default().check().unwrap();
         let low = VolumeSettings { dirty_low_pct: 80, ..VolumeSettings::default() };

@@ -138,7 +138,7 @@ mod tests {
     use alloc::collections::BTreeSet;
 
     #[test]
-    fn agrees_with_a_btree_set() {
+    fn block_set_agrees_with_a_btree_set() {
         let mut set = BlockSet::default();
         let mut model = BTreeSet::new();
         let mut seed = 3_u64;

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_higher_rate_acts_at_once_on_what_is_owed() {
+    fn higher_rate_applies_to_existing_debt() {
         let mut bucket = Bucket::default();
         bucket.settle(SECOND, 1);
         bucket.take(100);

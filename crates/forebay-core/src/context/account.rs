@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_write_comes_first() {
+    fn client_writes_take_budget_before_fills() {
         const BUDGET: u64 = 86_400 << 20;
         let mut day = Day::new(BUDGET);
         day.fill(6 * HOUR, 3 << 18);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_is_saved_at_most_and_spent_in_a_few_hours() {
+    fn savings_are_limited_to_one_day() {
         const BUDGET: u64 = 86_400 << 20;
         let mut day = Day::new(BUDGET);
         day.2 += 10 * DAY_NS;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_gives_nothing() {
+    fn budget_changes_gain_nothing() {
         const BUDGET: u64 = 86_400 << 20;
         let mut day = Day::new(BUDGET);
         let mut filled = 0;
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_range() {
+    fn extreme_budgets_do_not_overflow() {
         let mut none = Day::new(0);
         assert_eq!(none.fill(HOUR, BLOCK), 0);
         assert_eq!(none.saved(), 0, "nothing is owed of nothing");

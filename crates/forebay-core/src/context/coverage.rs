@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_coverage_mark_has_a_bit_and_a_name_of_its_own() {
+    fn coverage_marks_have_own_bits_and_names() {
         let mut all = CoverageMarks::default();
         assert!(CoverageMark::ALL.len() <= 128);
         for (at, (mark, name, _)) in CoverageMark::ALL.iter().enumerate() {

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_of_probation_follows_what_comes_back() {
+    fn probation_share_follows_returning_blocks() {
         let mut ghosts = Ghosts::new();
         assert!(!ghosts.returns(key(1), 1000), "nothing was evicted yet");
         (0..500).for_each(|block| ghosts.note(key(block), block < 250, 1000));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_of_a_volume_that_is_gone_is_of_no_other() {
+    fn ghosts_of_a_deleted_volume_are_forgotten() {
         let mut ghosts = Ghosts::new();
         ghosts.note(key(1), true, 64);
         ghosts.volume_gone(VolumeId(3));

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_say_what_single_regions_would() {
+    fn runs_agree_with_single_regions() {
         let mut random = 1_u64;
         let mut below = |limit: u64| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_petabyte_is_one_run_however_often_parts_of_it_are_written() {
+    fn whole_petabyte_needs_one_intent_run() {
         let mut intents = Intents::default();
         let all = 0..=(1 << 24) - 1;
         assert!(!intents.enter(all.clone(), 0));

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_ranges_are_granted_in_the_order_asked() {
+    fn overlapping_ranges_are_granted_in_order() {
         let mut locks = RangeLocks::new();
         assert!(locks.acquire(range(0, 9), 'a'));
         assert!(!locks.acquire(range(5, 15), 'b'));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_blocked_by_an_earlier_waiter_elsewhere_is_granted_after_it() {
+    fn waiter_is_granted_after_earlier_waiters() {
         let mut locks = RangeLocks::new();
         assert!(locks.acquire(range(0, 0), 'a'));
         assert!(locks.acquire(range(9, 9), 'b'));

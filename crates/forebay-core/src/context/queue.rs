@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_is_what_is_there() {
+    fn queue_counts_match_its_items() {
         let mut queue = Queue::default();
         for at in 0..30 {
             let done = match at % 3 {

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sector_masks_cover_what_is_touched_and_what_is_inside() {
+    fn sector_masks_cover_touched_or_inner() {
         assert_eq!(sector_mask(0, 4096), 0xff);
         assert_eq!(sector_mask(0, 1), 1);
         assert_eq!(sector_mask(511, 513), 3);

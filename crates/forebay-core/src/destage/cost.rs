@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn it_learns_a_disk_and_an_ssd_from_operations_of_several_sizes() {
+    fn cost_model_learns_disks_and_ssds() {
         for (op, block) in [(8_000_000, 25_600), (80_000, 8_000), (500_000, 40_000)] {
             let mut cost = Cost::default();
             let sizes: alloc::vec::Vec<u64> =
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn it_follows_a_store_that_becomes_another() {
+    fn cost_follows_a_changed_store() {
         let mut cost = Cost::default();
         learn(&mut cost, (8_000_000, 25_600), &[1, 64], 5000);
         learn(&mut cost, (100_000, 8_000), &[1, 1, 1, 64, 1, 256], 5000);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn with_one_size_the_sum_is_right_and_the_rest_is_a_guess() {
+    fn cost_of_the_only_known_size_is_right() {
         let mut cost = Cost::default();
         learn(&mut cost, (8_000_000, 25_600), &[1], 5000);
         assert_near(cost.of(1, 1), 8_025_600);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_operations_count_the_time_once() {
+    fn overlapping_operations_count_time_once() {
         let mut cost = Cost::default();
         let mut now = 0;
         for _ in 0..2000 {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_read_of_gaps_is_an_operation_of_its_own() {
+    fn read_of_gaps_costs_an_operation() {
         let cost = Cost::default();
         assert_eq!(cost.of_extent(1, 8, 0), cost.of(1, 8));
         assert_eq!(cost.of_extent(1, 8, 3), cost.of(2, 11));

@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbouring_sectors_become_one_range_with_the_older_age() {
+    fn adjacent_sectors_merge_with_older_age() {
         let key = |block| Key::new(VolumeId(1), block);
         let parts = alloc::vec![(key(4), 0b0000_0011, 7), (key(3), 0b1000_0001, 9)];
         let losses = losses_of(parts);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_was_lost_while_a_walk_went_on_is_listed_once() {
+    fn block_lost_during_a_walk_is_listed_once() {
         let key = Key::new(VolumeId(1), 5);
         let losses = losses_of(alloc::vec![(key, 0b0000_1111, 7), (key, 0b0000_0110, 9)]);
         assert_eq!(losses, [(VolumeId(1), alloc::vec![Loss { offset: 5 * 4096, bytes: 2048, age: 9 }])]);

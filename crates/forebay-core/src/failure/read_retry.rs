@@ -150,7 +150,7 @@ mod tests {
     const SECOND: Nanos = 1_000_000_000;
 
     #[test]
-    fn a_block_that_was_given_up_is_not_the_end_of_another_one_later() {
+    fn later_block_gets_its_own_retry_time() {
         let mut retry = ReadRetry::default();
         assert!(!retry.gives_up(PAUSES - 1, PAUSES, 6 * SECOND, false));
         assert!(retry.gives_up(PAUSES, PAUSES, 7 * SECOND, false));

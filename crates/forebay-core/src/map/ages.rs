@@ -140,7 +140,7 @@ mod tests {
     const SECOND: Nanos = 1_000_000_000;
 
     #[test]
-    fn a_slot_keeps_the_age_it_was_given_and_is_never_called_younger_than_it_is() {
+    fn slot_keeps_an_age_that_is_never_younger() {
         let mut marks = Marks::default();
         let mut given = Vec::new();
         for slot in 0..4000_u32 {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_filled_for_a_week_needs_few_marks_and_is_precise() {
+    fn slowly_filled_segment_needs_few_marks() {
         let mut marks = Marks::default();
         let week = 7 * 24 * 3600;
         for slot in 0..4096_u32 {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_comes_out_of_order_does_not_change_its_neighbours() {
+    fn out_of_order_slot_keeps_neighbour_ages() {
         let mut marks = Marks::default();
         let first = marks.note(3, Born(100));
         assert_eq!(marks.note(7, Born(200)), Born(200));

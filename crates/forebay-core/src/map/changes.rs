@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_are_overwritten_are_a_row_and_some_places() {
+    fn overwrites_are_recorded_as_a_run() {
         let mut changes = Changes::default();
         changes.begin(10);
         for (new, old) in [(100, 7), (101, 40), (102, 3)] {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_does_not_pass_what_its_slots_got_since() {
+    fn run_keeps_the_order_of_later_changes() {
         // A new slot that is void before the row continues; and the next slot of the row.
         for other in [100, 101] {
             let mut changes = Changes::default();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_has_as_many_slots_as_its_field_can_say() {
+    fn run_length_is_limited_by_its_field() {
         let mut changes = Changes::default();
         changes.begin(10);
         for slot in 0..u32::from(CHANGE_SLOTS_MAX) + 5 {

@@ -48,7 +48,7 @@ mod tests {
     use crate::map::segment::Key;
 
     #[test]
-    fn what_was_put_in_is_found_and_few_others_are() {
+    fn filter_finds_its_keys_and_few_others() {
         for count in [1, 3, 100, 60_000] {
             let filter = KeyFilter::new((0..count).map(|block| hash(Key(block as u64 * 3))));
             assert!((0..count as u64).all(|block| filter.may_hold(hash(Key(block * 3)))));

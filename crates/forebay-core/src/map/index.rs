@@ -493,7 +493,7 @@ mod tests {
     use forebay_format::VolumeId;
 
     #[test]
-    fn agrees_with_a_btree_map_over_random_operations() {
+    fn index_agrees_with_a_btree_map() {
         let mut index = Index::new(200_000);
         let mut model: BTreeMap<Key, u32> = BTreeMap::new();
         let mut keys: Vec<Key> = Vec::new();
@@ -515,8 +515,9 @@ mod tests {
         }
     }
 
+    /// An entry needs less than six bytes from half of the slots on.
     #[test]
-    fn an_entry_of_a_full_cache_costs_five_bytes_and_never_six_from_a_half_on() {
+    fn full_index_needs_five_bytes_per_entry() {
         let slots = 1 << 20;
         let mut index = Index::new(slots);
         let keys: Vec<Key> = (0..u64::from(slots)).map(|block| Key::new(VolumeId(0), block * 7)).collect();
@@ -532,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_loaded_is_found_before_and_after_it_is_expanded() {
+    fn loaded_keys_are_found_before_expansion() {
         let keys: Vec<Key> = (0..100_000).map(|block| Key::new(VolumeId(1), block * 3)).collect();
         let key_of = |slot: u32| keys[slot as usize % keys.len()];
         let mut index = Index::new(200_000);
@@ -561,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_log_changes_is_found_at_once_and_listed_afterwards() {
+    fn replayed_changes_are_found_while_listing() {
         let keys: Vec<Key> = (0..50_000).map(|block| Key::new(VolumeId(2), block * 5)).collect();
         let key_of = |slot: u32| keys[slot as usize % keys.len()];
         let changed: Vec<Key> = keys.iter().copied().step_by(3).collect();

@@ -48,7 +48,7 @@ mod tests {
     use forebay_format::StreamKind;
 
     #[test]
-    fn a_figure_is_exact_once_all_were_looked_at_again() {
+    fn memory_figure_is_exact_after_a_full_pass() {
         let mut segments = Vec::new();
         segments.resize_with(2 * LOOKS + 1, Segment::free);
         let sum = |segments: &[Segment]| segments.iter().map(Segment::bytes).sum::<usize>();

@@ -780,7 +780,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_cache_had_is_not_dropped_without_notice() {
+    fn unrecorded_drop_of_dirty_data_is_noticed() {
         let geometry = Geometry::for_device(16 << 20, Some(16)).expect("it has room");
         for (state, recorded, noticed) in [
             (BlockState::Dirty, false, true),

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_stretches_with_something_in_them_are_walked() {
+    fn walk_visits_only_occupied_stretches() {
         let mut occupancy = Occupancy::default();
         occupancy.add(2, 5, 1);
         occupancy.add(2, 7, 6); // 7, 8..=11, 12

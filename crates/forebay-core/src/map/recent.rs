@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noted_is_known_once() {
+    fn noted_key_is_known_once() {
         let mut recent = Recent::new(1000);
         recent.note(key(5));
         recent.note(key(5));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn it_forgets_roughly_in_order_of_age() {
+    fn recent_forgets_roughly_in_order_of_age() {
         let mut recent = Recent::new(8000);
         (0..24_000).for_each(|block| recent.note(key(block)));
         let known =
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_rarely_taken_for_known() {
+    fn unknown_keys_are_rarely_found() {
         let mut recent = Recent::new(8000);
         (0..8000).for_each(|block| recent.note(key(block)));
         let wrong = (1_000_000..1_100_000).filter(|block| recent.take(key(*block))).count();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_another_size_is_made_anew() {
+    fn table_of_another_size_is_replaced() {
         let mut place = None;
         Recent::sized(&mut place, 800).note(key(1));
         assert!(Recent::sized(&mut place, 800).take(key(1)));

@@ -494,7 +494,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_what_was_described_and_cost_what_they_must() {
+    fn described_keys_are_returned_and_compact() {
         let rows = 1024_u32;
         for (volumes, bytes) in [(1, 9), (2, 10), (60, 10), (700, 12)] {
             let mut segment = Segment::free();
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn packed_states_are_what_a_checkpoint_calls_them() {
+    fn packed_states_match_checkpoint_states() {
         use forebay_format::checkpoint::{SlotState, SlotStates};
         let expected = |state: u8| match (state & STATE_MASK, state & FLAG_SHADOW != 0) {
             (0, _) | (3, true) => SlotState::Void,
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_described_again_has_its_last_key() {
+    fn slot_described_twice_has_its_last_key() {
         let mut segment = Segment::free();
         segment.begin(SegmentPhase::Open, StreamKind::Write, (1, 1), 16);
         let keys = [(3, 5), (4, 6), (3, 7), (9, 8)].map(|(volume, block)| Key::new(VolumeId(volume), block));

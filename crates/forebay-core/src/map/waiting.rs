@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_active_epoch_may_go() {
+    fn only_the_active_epoch_is_destaged() {
         let mut waiting = ordered();
         waiting.enter(10, 7, 1, false);
         waiting.enter(11, 3, 2, false);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_name_the_nearest_epoch_also_across_the_wrap() {
+    fn epochs_are_widened_across_the_wrap() {
         let mut order = Order::new(OrderPhase::InForce, (1 << 32) - 1);
         assert_eq!(order.widen(u32::MAX), (1 << 32) - 1);
         order.advance();
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dirty_before_goes_first_shadows_included() {
+    fn older_dirty_blocks_are_destaged_first() {
         let mut waiting = Waiting::default();
         waiting.enter(1, 5, 0, false);
         waiting.enter(2, 6, 0, false);

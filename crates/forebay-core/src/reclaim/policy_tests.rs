@@ -23,7 +23,7 @@ fn chosen(view: &View, candidates: &[Candidate]) -> Option<u32> {
 }
 
 #[test]
-fn among_equals_the_oldest_is_reclaimed() {
+fn oldest_of_equal_segments_is_reclaimed() {
     let candidates = [candidate(1, 30, 10, 0), candidate(2, 10, 10, 0), candidate(3, 20, 10, 0)];
     for policy in [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo] {
         assert_eq!(chosen(&view(policy), &candidates), Some(2));
@@ -32,27 +32,27 @@ fn among_equals_the_oldest_is_reclaimed() {
 }
 
 #[test]
-fn lru_takes_what_was_overwritten_before_what_is_full_and_clean() {
+fn lru_prefers_overwritten_segments() {
     let candidates = [candidate(1, 10, 16, 0), candidate(2, 12, 7, 2), candidate(3, 90, 16, 0)];
     assert_eq!(chosen(&view(ReclaimPolicy::Lru), &candidates), Some(2));
     assert_eq!(chosen(&view(ReclaimPolicy::Fifo), &candidates), Some(1));
 }
 
 #[test]
-fn lru_would_rather_drop_clean_blocks_than_move_dirty_ones() {
+fn lru_drops_clean_before_moving_dirty() {
     let candidates = [candidate(1, 10, 8, 8), candidate(2, 10, 8, 0), candidate(3, 11, 16, 10)];
     assert_eq!(chosen(&view(ReclaimPolicy::Lru), &candidates), Some(2));
 }
 
 #[test]
-fn among_segments_that_are_full_of_dirty_blocks_lru_takes_the_oldest() {
+fn lru_takes_the_oldest_of_dirty_segments() {
     let view = View { movable: 33, ..view(ReclaimPolicy::Lru) };
     let candidates = [candidate(1, 20, 16, 16), candidate(2, 10, 16, 16), candidate(3, 15, 16, 16)];
     assert_eq!(chosen(&view, &candidates), Some(2));
 }
 
 #[test]
-fn probation_gives_way_while_it_is_too_large() {
+fn oversized_probation_is_reclaimed_first() {
     let view = view(ReclaimPolicy::S3Fifo);
     let main = |segment, born| Candidate { probation: false, ..candidate(segment, born, 16, 0) };
     let mut candidates: Vec<Candidate> = (0..18).map(|at| main(at, u64::from(at))).collect();
@@ -65,7 +65,7 @@ fn probation_gives_way_while_it_is_too_large() {
 }
 
 #[test]
-fn main_gives_way_while_what_is_next_of_probation_is_not_clean() {
+fn main_yields_while_probation_is_not_clean() {
     let view = view(ReclaimPolicy::S3Fifo);
     let main = |unclean| Candidate { probation: false, ..candidate(1, 10, 16, unclean) };
     let with =
@@ -81,7 +81,7 @@ fn main_gives_way_while_what_is_next_of_probation_is_not_clean() {
 }
 
 #[test]
-fn segments_that_must_be_moved_are_not_offered_and_pinned_ones_are_the_last_resort() {
+fn pinned_segments_are_the_last_resort() {
     let view = view(ReclaimPolicy::Fifo);
     let pinned = Candidate { pinned: 12, ..candidate(2, 1, 16, 0) };
     assert_eq!(chosen(&view, &[candidate(1, 1, 16, 11)]), None);
@@ -90,7 +90,7 @@ fn segments_that_must_be_moved_are_not_offered_and_pinned_ones_are_the_last_reso
 }
 
 #[test]
-fn compaction_takes_what_has_holes_by_cost_and_benefit_whatever_the_policy() {
+fn compaction_chooses_by_cost_and_benefit() {
     let main = Candidate { probation: false, ..candidate(2, 50, 6, 0) };
     let old = candidate(5, 1, 12, 0);
     for policy in [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo] {
@@ -109,7 +109,7 @@ fn compaction_takes_what_has_holes_by_cost_and_benefit_whatever_the_policy() {
 }
 
 #[test]
-fn one_pass_serves_many_choices_and_a_barren_one_is_not_repeated() {
+fn one_pass_serves_many_choices() {
     let mut victims = Victims::default();
     let view = View { newest: 5000, ..view(ReclaimPolicy::Fifo) };
     let all: Vec<Candidate> = (0..4096).map(|at| candidate(at, u64::from(at), 16, 0)).collect();
@@ -147,8 +147,9 @@ fn keeping(policy: ReclaimPolicy) -> Keeping {
     Keeping { policy, segment_blocks: 64, survivors_max_pct: 50 }
 }
 
+/// `fifo` keeps no block for its hits.
 #[test]
-fn hit_blocks_are_kept_up_to_the_budget_and_not_by_fifo() {
+fn hit_blocks_are_kept_up_to_the_budget() {
     let hit = Block { hit: true, ..block() };
     for policy in [ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo] {
         assert_eq!(keeping(policy).decide(&hit, &kept(31, 31)), Keep::IfPossible);
@@ -159,7 +160,7 @@ fn hit_blocks_are_kept_up_to_the_budget_and_not_by_fifo() {
 }
 
 #[test]
-fn shares_and_priority_say_who_gives_way() {
+fn shares_and_priority_select_kept_blocks() {
     let keeping = keeping(ReclaimPolicy::S3Fifo);
     let hit = Block { hit: true, ..block() };
     let low = Block { priority: Priority::Low, ..hit };
@@ -173,7 +174,7 @@ fn shares_and_priority_say_who_gives_way() {
 }
 
 #[test]
-fn compaction_keeps_everything_but_what_is_above_its_share() {
+fn compaction_drops_only_blocks_above_share() {
     let choice = Choice { segment: 0, compacts: true, forced: false };
     let compacted = Kept { choice, hits: 0, all: 0 };
     for policy in [ReclaimPolicy::Fifo, ReclaimPolicy::S3Fifo] {
@@ -188,7 +189,7 @@ fn compaction_keeps_everything_but_what_is_above_its_share() {
 }
 
 #[test]
-fn nothing_is_kept_beyond_what_leaves_room() {
+fn kept_blocks_leave_room_in_the_segment() {
     let keeping = keeping(ReclaimPolicy::S3Fifo);
     let all = Block { pinned: true, within_minimum: true, hit: true, ..block() };
     assert_eq!(keeping.decide(&all, &kept(0, 53)), Keep::Must);

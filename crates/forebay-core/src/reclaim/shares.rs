@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn smallest_shares_shrink_together_when_they_ask_for_too_much() {
+    fn minimum_shares_are_scaled_to_fit() {
         let settings = VolumeSettings { min_share_pct: 50, max_share_pct: 60, ..VolumeSettings::default() };
         let alone = Share::new(&settings, 1000, 50);
         assert_eq!((alone.minimum, alone.maximum), (500, 600));

@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_cannot_both_be_right_are_refused() {
+    fn contradicting_members_are_refused() {
         let whole = member(0, 7, None, [1, 2]);
         assert_eq!(check_together(&whole, &member(1, 7, None, [1, 2])), Ok(()));
         assert_eq!(check_together(&whole, &member(1, 6, None, [1, 2])), Ok(()));
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn twins_belong_to_pairs_and_pairs_have_twins() {
+    fn twins_and_pairs_require_each_other() {
         let entry =
             |state, stream: StreamKind| SegmentEntry { state, stream: stream as u8, ..Default::default() };
         let free = SegmentEntry::default();

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_whole_if_one_copy_of_each_block_is() {
+    fn one_copy_of_each_block_completes_a_batch() {
         let (mut a, mut b) = (blank(), blank());
         put(&mut a.0, 0, (5, 100), 1);
         put(&mut b.0, 0, (5, 100), 1);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_fill_is_not_completed_from_another_segment() {
+    fn torn_fill_ignores_the_other_segment() {
         let (mut a, mut b) = (blank(), blank());
         put_to(StreamKind::Fill, &mut a.0, 0, (5, 100), 1);
         b.0[2 * BLOCK_BYTES..3 * BLOCK_BYTES].fill(1); // The same bytes, by chance.
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_a_checkpoint_accounts_for_the_later_start_counts() {
+    fn later_start_wins_before_the_checkpoint() {
         // A crash left the batch of sequence 108; the next start assigned the number 103 at the
         // same place.
         let (mut a, mut b) = (blank(), blank());

@@ -220,7 +220,7 @@ mod tests {
     use forebay_format::VolumeId;
 
     #[test]
-    fn regions_with_intent_hold_their_blocks_and_no_others() {
+    fn intended_regions_hold_only_their_blocks() {
         let intents = [(1, 5, 2), (0, 9, 1), (1, 6, 3), (1, 1, 1), (1, 5, 1), (2, 1 << 26, 1)];
         let intents =
             intents.map(|(volume, region, count)| Intent { volume: VolumeId(volume), region, count });

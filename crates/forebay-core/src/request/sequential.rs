@@ -64,7 +64,7 @@ mod tests {
     const THRESHOLD: u64 = 256 << 10;
 
     #[test]
-    fn the_first_bytes_up_to_the_threshold_do_not_count() {
+    fn bytes_up_to_the_threshold_do_not_count() {
         let mut sequential = SequentialDetector::new();
         let passed: Vec<bool> = (0..100).map(|at| sequential.note(at * BLOCK, BLOCK, THRESHOLD)).collect();
         assert_eq!(passed.iter().position(|passed| *passed), Some(64));
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_and_twenty_eight_streams_are_told_apart() {
+    fn detector_separates_128_streams() {
         let mut sequential = SequentialDetector::new();
         let mut late = 0;
         for at in 0..80 {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_that_swap_places_stay_in_their_stream() {
+    fn swapped_neighbours_stay_in_their_stream() {
         let mut sequential = SequentialDetector::new();
         let mut passed = 0;
         for group in 0..40_u64 {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn random_and_repeated_requests_are_no_streams() {
+    fn random_and_repeated_reads_form_no_stream() {
         let mut sequential = SequentialDetector::new();
         let mut seed = 1_u64;
         for _ in 0..200_000 {

@@ -48,7 +48,7 @@ fn hits_allocate_nothing() {
 const GROWTH: u64 = REQUESTS / 16;
 
 #[test]
-fn overwrites_and_flushes_allocate_only_where_tables_grow() {
+fn overwrites_allocate_only_for_tables() {
     for depth in [1, 32] {
         let mut rig = rig(Mode::Writeback, depth);
         let mut dice = Dice(2);
@@ -61,7 +61,7 @@ fn overwrites_and_flushes_allocate_only_where_tables_grow() {
 }
 
 #[test]
-fn writes_of_new_blocks_allocate_only_where_tables_grow() {
+fn new_blocks_allocate_only_for_tables() {
     let mut rig = rig(Mode::Writeback, 1);
     let count = allocations(&mut rig, |rig, at| rig.write(0, 4 * WARM + at * 7));
     assert!(count <= GROWTH, "{count} for {REQUESTS} requests");
@@ -69,7 +69,7 @@ fn writes_of_new_blocks_allocate_only_where_tables_grow() {
 
 /// Not zero: a miss is entered in a tree, and a direct write has three lists of its own.
 #[test]
-fn what_waits_for_the_backing_store_allocates_little() {
+fn backing_store_requests_allocate_little() {
     let mut filling = rig(Mode::Writeback, 1);
     let count = allocations(&mut filling, |rig, at| rig.read(0, 4 * WARM + at * 7));
     assert!(count <= REQUESTS, "{count} for {REQUESTS} misses");

@@ -28,7 +28,7 @@ fn check_named(rig: &Rig, when: &str) {
 }
 
 #[test]
-fn a_write_that_fails_once_while_a_cache_is_opened_is_written_again() {
+fn write_failed_once_at_open_is_retried() {
     let held =
         VolumeSettings { dirty_low_pct: 90, dirty_high_pct: 90, idle_delay: 0, ..VolumeSettings::default() };
     for damaged in [None, Some(0), Some(1)] {
@@ -54,7 +54,7 @@ fn a_write_that_fails_once_while_a_cache_is_opened_is_written_again() {
 
 /// 2,048 segments of 512 blocks: a whole checkpoint has 81 blocks.
 #[test]
-fn a_large_cache_takes_no_whole_checkpoint_while_it_is_used() {
+fn busy_large_cache_writes_only_increments() {
     let through = VolumeSettings { mode: Mode::Writethrough, ..VolumeSettings::default() };
     let mut rig = Rig::new((2048, 512), 1 << 24, &[through], PoolSettings::default());
     let fill = |rig: &mut Rig, from: u64, count: u64| {

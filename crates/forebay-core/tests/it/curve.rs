@@ -55,7 +55,7 @@ fn mean(policy: ReclaimPolicy, settings: VolumeSettings) -> [f64; CURVE_POINTS] 
 }
 
 #[test]
-fn the_curve_says_what_engines_of_other_sizes_miss() {
+fn curve_matches_engines_of_other_sizes() {
     for policy in [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo] {
         let curve = mean(policy, VolumeSettings::default());
         for (eighths, model) in
@@ -108,7 +108,7 @@ fn loaded_under(budget: EnduranceBudget, place: u64) -> (Rig, f64) {
 }
 
 #[test]
-fn the_curve_of_this_size_follows_the_endurance_budget() {
+fn curve_follows_the_endurance_budget() {
     let free = measured(&loaded_under(EnduranceBudget::Unlimited, 0).0);
     for megabytes in [60, 120, 240] {
         let runs =

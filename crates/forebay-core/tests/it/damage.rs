@@ -63,7 +63,7 @@ fn damaged(rig: &Rig) -> Vec<(u64, bool)> {
 }
 
 #[test]
-fn a_scrub_of_what_is_sound_reads_every_block_once_and_changes_nothing() {
+fn scrub_reads_each_sound_block_once() {
     let mut rig = rig();
     let before = rig.engine.stats();
     let (report, bytes) = scrub(&mut rig);
@@ -74,7 +74,7 @@ fn a_scrub_of_what_is_sound_reads_every_block_once_and_changes_nothing() {
 }
 
 #[test]
-fn a_scrub_fetches_again_what_is_damaged_and_clean() {
+fn scrub_refetches_damaged_clean_blocks() {
     for fault in [Fault::Wrong, Fault::Unreadable] {
         let mut rig = rig();
         let place = rig.place_of(0, 7);
@@ -97,7 +97,7 @@ fn a_scrub_fetches_again_what_is_damaged_and_clean() {
 }
 
 #[test]
-fn a_scrub_fetches_nothing_for_a_volume_that_is_not_to_be_filled() {
+fn scrub_fetches_nothing_in_pass_through() {
     let mut rig = rig();
     let place = rig.place_of(0, 7);
     rig.faults.insert(place, Fault::Wrong);
@@ -110,7 +110,7 @@ fn a_scrub_fetches_nothing_for_a_volume_that_is_not_to_be_filled() {
 }
 
 #[test]
-fn a_scrub_reads_a_block_again_before_it_is_called_damaged() {
+fn scrub_rereads_before_reporting_damage() {
     let mut rig = rig();
     let place = rig.place_of(0, 150);
     rig.faults.insert(place, Fault::Wrong);
@@ -127,7 +127,7 @@ fn a_scrub_reads_a_block_again_before_it_is_called_damaged() {
 }
 
 #[test]
-fn a_scrub_leaves_a_dirty_block_that_cannot_be_read_to_whoever_needs_it() {
+fn scrub_leaves_unreadable_dirty_blocks() {
     let mut rig = rig();
     let place = rig.place_of(0, 150);
     rig.faults.insert(place, Fault::Unreadable);
@@ -138,7 +138,7 @@ fn a_scrub_leaves_a_dirty_block_that_cannot_be_read_to_whoever_needs_it() {
 }
 
 #[test]
-fn a_dirty_block_that_cannot_be_read_for_a_while_is_waited_for_by_everybody() {
+fn readers_wait_for_unreadable_dirty_block() {
     type Need = fn(&mut Rig);
     let needs: [(&str, Need); 4] = [
         ("a read", |rig| rig.read(0, 150)),
@@ -173,7 +173,7 @@ fn a_dirty_block_that_cannot_be_read_for_a_while_is_waited_for_by_everybody() {
 }
 
 #[test]
-fn a_write_of_a_part_of_a_damaged_clean_block_takes_the_rest_from_the_backing_store() {
+fn partial_write_takes_rest_from_the_store() {
     for fault in [Fault::Wrong, Fault::Unreadable] {
         let mut rig = rig();
         let place = rig.place_of(0, 7);
@@ -197,7 +197,7 @@ fn a_write_of_a_part_of_a_damaged_clean_block_takes_the_rest_from_the_backing_st
 }
 
 #[test]
-fn a_write_of_whole_sectors_of_a_damaged_clean_block_needs_nothing_else_of_it() {
+fn whole_sectors_need_nothing_of_bad_block() {
     let mut rig = rig();
     let place = rig.place_of(0, 7);
     rig.faults.insert(place, Fault::Wrong);
@@ -212,7 +212,7 @@ fn a_write_of_whole_sectors_of_a_damaged_clean_block_needs_nothing_else_of_it() 
 }
 
 #[test]
-fn a_write_of_a_part_of_a_damaged_dirty_block_fails_and_one_of_all_of_it_heals() {
+fn full_write_heals_a_damaged_dirty_block() {
     let mut rig = rig();
     rig.errors = Some(0);
     let place = rig.place_of(0, 150);
@@ -258,7 +258,7 @@ fn small(segments: u32, mirrored: bool) -> Rig {
 }
 
 #[test]
-fn a_segment_can_be_emptied_again_once_its_lost_blocks_were_written_over() {
+fn segment_can_be_emptied_after_rewrites() {
     let mut rig = small(32, false);
     let left = rig.engine.geometry().segments_start_block + 24 * 16;
     lose_some(&mut rig, 0..16 * 16);
@@ -276,7 +276,7 @@ fn a_segment_can_be_emptied_again_once_its_lost_blocks_were_written_over() {
 }
 
 #[test]
-fn what_a_kept_volume_has_lost_counts_as_kept() {
+fn lost_blocks_of_kept_volume_are_counted() {
     let mut rig = Rig::new((32, 16), 1 << 12, &[settings(), settings()], PoolSettings::default());
     (rig.depth, rig.errors, rig.spoilt) = (1, Some(0), 2_000..3_000);
     lose_some(&mut rig, 0..16 * 16);
@@ -302,7 +302,7 @@ fn filled_with_losses(mirrored: bool) -> (Rig, u64) {
 }
 
 #[test]
-fn a_cache_is_given_up_when_lost_blocks_hold_all_its_segments() {
+fn cache_full_of_lost_blocks_is_given_up() {
     for mirrored in [false, true] {
         let (mut rig, unanswered) = filled_with_losses(mirrored);
         assert_eq!(unanswered, 0, "mirrored {mirrored}");

@@ -32,7 +32,7 @@ fn write_backs(rig: &mut Rig, blocks: impl Iterator<Item = u64>) -> u64 {
 }
 
 #[test]
-fn destage_yields_to_nobody_once_the_reads_of_clients_have_ended() {
+fn destage_stops_yielding_after_reads_end() {
     let undisturbed = write_backs(&mut rig(), 0..2048);
     let mut rig = rig();
     // A miss, and a write inside of a sector that is not cached: both read the backing store.
@@ -44,7 +44,7 @@ fn destage_yields_to_nobody_once_the_reads_of_clients_have_ended() {
 }
 
 #[test]
-fn eight_of_the_first_extents_are_written_without_gaps() {
+fn first_eight_extents_are_without_gaps() {
     let mut rig = rig();
     assert_eq!(write_backs(&mut rig, (0..8).map(|at| 2 * at)), 8);
     assert_eq!(rig.engine.stats().gap_filled_blocks, 0);
@@ -53,7 +53,7 @@ fn eight_of_the_first_extents_are_written_without_gaps() {
 }
 
 #[test]
-fn gaps_are_as_wide_as_the_operator_allows_and_no_wider() {
+fn gaps_are_limited_by_the_setting() {
     for (gap, fills) in [(4, true), (5, false)] {
         let mut rig = rig();
         let narrow = VolumeSettings { destage_gap_bytes: 4 * BLOCK, ..settings() };
@@ -65,7 +65,7 @@ fn gaps_are_as_wide_as_the_operator_allows_and_no_wider() {
 }
 
 #[test]
-fn after_a_gap_that_could_not_be_read_blocks_are_written_without_gaps_for_a_while() {
+fn unreadable_gap_suspends_gap_filling() {
     let mut rig = rig();
     write_backs(&mut rig, (0..8).map(|at| 2 * at));
     rig.engine.set_drain(rig.now(), VOLUME, Drain::Full);
@@ -85,7 +85,7 @@ fn after_a_gap_that_could_not_be_read_blocks_are_written_without_gaps_for_a_whil
 }
 
 #[test]
-fn destage_keeps_the_level_under_a_steady_load_and_does_not_empty_the_cache() {
+fn destage_holds_the_level_under_load() {
     let level = VolumeSettings { dirty_low_pct: 10, dirty_high_pct: 50, idle_delay: 0, ..settings() };
     let mut rig = rig();
     rig.engine.configure_volume(rig.now(), VOLUME, level).expect("these settings");
@@ -103,7 +103,7 @@ fn destage_keeps_the_level_under_a_steady_load_and_does_not_empty_the_cache() {
 }
 
 #[test]
-fn a_gap_that_somebody_else_writes_holds_up_no_block_beside_it() {
+fn gap_written_by_a_client_delays_nothing() {
     let write = RequestKind::Write { fua: false };
     for writes_gap in [true, false] {
         let mut rig = rig();

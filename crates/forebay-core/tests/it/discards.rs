@@ -25,7 +25,7 @@ fn destaged(work: impl FnOnce(&mut Rig)) -> (u64, u64) {
 }
 
 #[test]
-fn small_discards_are_gathered_and_given_back() {
+fn small_discards_are_merged_and_destaged() {
     let given_back = destaged(|rig| {
         for piece in 0..64 {
             rig.request(0, DISCARD, 128 + piece * 4, 4, Treatment::Cache);
@@ -35,7 +35,7 @@ fn small_discards_are_gathered_and_given_back() {
 }
 
 #[test]
-fn only_what_was_discarded_last_is_given_back() {
+fn only_last_discarded_blocks_are_discarded() {
     let given_back = destaged(|rig| {
         (0..16).for_each(|block| rig.write(0, block));
         rig.request(0, DISCARD, 16, 16, Treatment::Cache);
@@ -49,7 +49,7 @@ fn only_what_was_discarded_last_is_given_back() {
 }
 
 #[test]
-fn a_discard_that_was_destaged_leaves_no_trace() {
+fn destaged_discard_leaves_no_trace() {
     let given_back = destaged(|rig| {
         rig.request(0, DISCARD, 0, 8, Treatment::Cache);
         rig.rest(60_000_000_000);

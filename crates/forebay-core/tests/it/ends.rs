@@ -43,7 +43,7 @@ fn open(reads: usize) -> Engine {
 }
 
 #[test]
-fn a_cache_that_ends_while_it_is_opened_is_refused_and_not_judged() {
+fn cache_ending_during_open_is_refused() {
     assert_eq!(open(usize::MAX).status(), Status::Ready);
     let reads = (0..).find(|reads| open(*reads).status() != Status::Failed(OpenError::CacheEnded));
     assert_eq!(reads, Some(3), "both superblocks and the checkpoint are read");
@@ -74,7 +74,7 @@ fn stop(away_ns: u64) -> (bool, u64) {
 }
 
 #[test]
-fn the_last_steps_of_a_stop_wait_for_a_device_that_has_ended() {
+fn stop_waits_briefly_for_an_ended_device() {
     let second = 1_000_000_000;
     let (closed, at) = stop(3 * second);
     assert!(closed && (3 * second..7 * second).contains(&at), "{closed} {at}");

@@ -44,7 +44,7 @@ fn load(rig: &mut Rig, hours: u64, requests: u64, writes_pct: u64) {
 }
 
 #[test]
-fn what_is_written_stays_within_the_budget_of_each_hour() {
+fn writes_stay_within_each_hours_budget() {
     for (budget, writes_pct) in [(200, 0), (200, 10), (600, 30), (400, 10)] {
         let mut rig = rig(EnduranceBudget::Bytes(budget * MB), Mode::Writeback);
         // Within an hour's debt, and a purse.
@@ -63,7 +63,7 @@ fn what_is_written_stays_within_the_budget_of_each_hour() {
 }
 
 #[test]
-fn clients_are_never_refused_and_come_first() {
+fn client_writes_are_never_held_back() {
     let mut rig = rig(EnduranceBudget::Bytes(50 * MB), Mode::Writeback);
     load(&mut rig, 6, 6400, 50);
     let all = written(&rig);
@@ -77,7 +77,7 @@ fn clients_are_never_refused_and_come_first() {
 }
 
 #[test]
-fn copies_of_write_through_and_prefetched_blocks_are_held_back_too() {
+fn copies_and_prefetches_obey_the_budget() {
     let mut rig = rig(EnduranceBudget::Bytes(1), Mode::Writethrough);
     for block in 0..512 {
         rig.write(0, block);
@@ -91,7 +91,7 @@ fn copies_of_write_through_and_prefetched_blocks_are_held_back_too() {
 }
 
 #[test]
-fn a_budget_that_changes_every_second_gives_nothing() {
+fn frequent_budget_changes_gain_nothing() {
     let mut rig = rig(EnduranceBudget::Bytes(100 * MB), Mode::Writeback);
     let mut dice = Dice(9);
     let began = written(&rig).total();
@@ -113,8 +113,9 @@ fn a_budget_that_changes_every_second_gives_nothing() {
     assert!(free > 2 * all.min(8 * MB), "nothing is held back any more: {free} after {all}");
 }
 
+/// Both members of a mirrored cache count.
 #[test]
-fn device_writes_follow_the_size_of_the_pool_and_both_members_count() {
+fn device_writes_budget_follows_pool_size() {
     let mut rig = rig(EnduranceBudget::DeviceWrites(500), Mode::Writeback);
     rig.read(0, 0);
     rig.rest(1_000_000_000);

@@ -39,7 +39,7 @@ fn of(rig: &Rig, volume: VolumeId) -> VolumeStats {
 }
 
 #[test]
-fn reads_of_the_cache_that_fail_are_counted_for_their_volume() {
+fn cache_read_errors_count_for_their_volume() {
     type Work = fn(&mut Rig);
     let works: [(&str, Work); 4] = [
         ("a read", |rig| rig.read(1, AT)),
@@ -63,7 +63,7 @@ fn reads_of_the_cache_that_fail_are_counted_for_their_volume() {
 }
 
 #[test]
-fn reads_of_the_backing_store_that_fail_are_counted_for_their_volume() {
+fn backing_read_errors_count_per_volume() {
     type Work = fn(&mut Rig);
     let works: [(&str, Work); 2] = [
         ("a miss", |rig| rig.read(1, 500)),
@@ -82,7 +82,7 @@ fn reads_of_the_backing_store_that_fail_are_counted_for_their_volume() {
 }
 
 #[test]
-fn write_backs_that_fail_are_counted_and_told() {
+fn destage_failures_are_counted_and_noticed() {
     let mut rig = damaged();
     rig.write(1, 500);
     rig.failing_backing_writes = 1;
@@ -96,7 +96,7 @@ fn write_backs_that_fail_are_counted_and_told() {
 }
 
 #[test]
-fn a_write_past_the_cache_that_fails_is_counted_and_answered_with_an_error() {
+fn failed_bypass_write_is_an_error() {
     let mut rig = damaged();
     rig.errors = Some(0);
     let past = VolumeSettings { mode: Mode::Writearound, ..settings() };
@@ -113,7 +113,7 @@ fn a_write_past_the_cache_that_fails_is_counted_and_answered_with_an_error() {
 /// I82: the engine flushes a backing store some time after a bypass write. Data that this flush has
 /// dropped is lost, and no later flush makes it durable.
 #[test]
-fn a_flush_that_fails_unasked_fails_the_next_flush_of_a_client_or_the_detach() {
+fn lost_flush_fails_next_flush_or_detach() {
     let dropped = || {
         let mut rig = damaged();
         let past = VolumeSettings { mode: Mode::Writethrough, ..settings() };
@@ -148,7 +148,7 @@ fn a_flush_that_fails_unasked_fails_the_next_flush_of_a_client_or_the_detach() {
 /// dropped with the rest. The write had not been answered then, so the failed FLUSH does not report
 /// it.
 #[test]
-fn a_write_that_was_on_its_way_when_a_flush_failed_fails() {
+fn write_in_flight_at_a_failed_flush_fails() {
     for kind in [PART, RequestKind::Write { fua: true }] {
         let mut rig = damaged();
         let past = VolumeSettings { mode: Mode::Writearound, ..settings() };

@@ -17,7 +17,7 @@ fn skewed(len: u64, range: u64) -> Vec<Access> {
 }
 
 #[test]
-fn what_fits_is_missed_once() {
+fn data_that_fits_is_missed_once() {
     let trace = reads((0..100).cycle().take(1000));
     for policy in Policy::ALL {
         // LIRS keeps a hundredth for blocks that return late, so one more place.
@@ -27,7 +27,7 @@ fn what_fits_is_missed_once() {
 }
 
 #[test]
-fn nobody_beats_who_knows_the_future() {
+fn no_policy_beats_belady() {
     for blocks in [10, 50, 200] {
         let trace = skewed(20_000, 500);
         let best = misses_pct(Policy::Belady, blocks, &trace);
@@ -39,7 +39,7 @@ fn nobody_beats_who_knows_the_future() {
 }
 
 #[test]
-fn a_loop_larger_than_the_cache_is_missed_by_lru_and_not_by_lirs() {
+fn large_loop_defeats_lru_but_not_lirs() {
     let trace = reads((0..120).cycle().take(12_000));
     assert_eq!(misses_pct(Policy::Lru, 100, &trace), 100.0);
     assert!(misses_pct(Policy::Lirs, 100, &trace) < 25.0);

@@ -13,7 +13,7 @@ fn rig() -> Rig {
 }
 
 #[test]
-fn a_fill_that_waits_answers_reads_and_is_a_hit() {
+fn waiting_fill_answers_reads_as_hits() {
     let mut rig = rig();
     rig.read(0, 7);
     let once = rig.engine.stats();
@@ -27,7 +27,7 @@ fn a_fill_that_waits_answers_reads_and_is_a_hit() {
 }
 
 #[test]
-fn a_fill_that_waits_does_not_answer_once_the_block_has_changed() {
+fn changed_block_is_not_read_from_the_fill() {
     for kind in [RequestKind::Write { fua: false }, RequestKind::WriteZeroes { fua: false, may_unmap: false }]
     {
         let mut rig = rig();
@@ -77,7 +77,7 @@ fn a_pin_holds_for_a_block_that_waits() {
 }
 
 #[test]
-fn a_volume_that_passes_everything_is_not_answered_by_what_waits() {
+fn pass_through_ignores_waiting_fills() {
     let mut rig = rig();
     rig.read(0, 7);
     let (now, before) = (rig.now(), rig.engine.stats().backing_reads);
@@ -88,7 +88,7 @@ fn a_volume_that_passes_everything_is_not_answered_by_what_waits() {
 }
 
 #[test]
-fn a_shrink_waits_for_a_read_of_the_block_that_its_new_end_cuts() {
+fn shrink_waits_for_a_read_of_the_cut_block() {
     let mut rig = rig();
     rig.depth = 64; // The read is started, and does not complete.
     rig.request_bytes(0, RequestKind::Read, (99 * 4096, 512), Treatment::Bypass);
@@ -109,7 +109,7 @@ fn asked(rig: &Rig) -> (u64, u64, u64) {
 }
 
 #[test]
-fn reads_of_a_block_that_another_one_brings_wait_for_it() {
+fn concurrent_misses_share_one_read() {
     let mut rig = rig();
     rig.depth = 64; // No operation completes before all are started.
     (0..5).for_each(|_| rig.read(0, 7));
@@ -130,7 +130,7 @@ fn reads_of_a_block_that_another_one_brings_wait_for_it() {
 }
 
 #[test]
-fn a_read_that_may_not_fill_waits_as_well_and_a_pin_holds() {
+fn bypass_reads_join_and_pins_hold() {
     let mut rig = rig();
     rig.depth = 64;
     rig.read(0, 7);
@@ -142,7 +142,7 @@ fn a_read_that_may_not_fill_waits_as_well_and_a_pin_holds() {
 }
 
 #[test]
-fn where_the_store_fails_whoever_waits_reads_itself() {
+fn joined_reads_retry_alone_after_an_error() {
     let mut rig = rig();
     rig.depth = 64;
     rig.errors = Some(0);
@@ -158,7 +158,7 @@ fn where_the_store_fails_whoever_waits_reads_itself() {
 }
 
 #[test]
-fn a_read_does_not_wait_for_one_that_began_before_the_block_changed() {
+fn read_does_not_join_an_outdated_read() {
     let mut rig = rig();
     rig.depth = 64;
     rig.hangs_backing = Some(7 * 4096);
@@ -175,7 +175,7 @@ fn a_read_does_not_wait_for_one_that_began_before_the_block_changed() {
 }
 
 #[test]
-fn however_reads_overlap_each_is_answered() {
+fn overlapping_reads_are_all_answered() {
     for seed in 1..=20 {
         let pool = PoolSettings::default();
         let mut rig = Rig::new((64, 64), 4096, &[VolumeSettings::default()], pool);

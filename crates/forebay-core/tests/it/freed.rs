@@ -26,7 +26,7 @@ fn go_round(rig: &mut Rig, rounds: u64) {
 }
 
 #[test]
-fn what_holds_nothing_is_discarded_if_that_is_wanted() {
+fn empty_segments_are_discarded_if_enabled() {
     let mut rig = rig(PoolSettings::default());
     go_round(&mut rig, 100);
     assert!(rig.discarded.is_empty(), "nobody asked for it");
@@ -51,7 +51,7 @@ fn what_holds_nothing_is_discarded_if_that_is_wanted() {
 }
 
 #[test]
-fn an_empty_cache_is_discarded_no_faster_than_is_allowed() {
+fn discards_of_an_empty_cache_are_limited() {
     let mut rig = rig(pool());
     let (began, segment) = (rig.now(), rig.engine.geometry().segment_bytes());
     let count = u64::from(rig.engine.geometry().segment_count);
@@ -76,7 +76,7 @@ fn a_device_without_discards_is_asked_once() {
 }
 
 #[test]
-fn a_discard_that_fails_is_counted_and_no_harm() {
+fn failed_discard_is_counted_and_harmless() {
     let mut rig = rig(pool());
     rig.rest(SECOND);
     let before = rig.engine.stats().cache_discards;
@@ -90,7 +90,7 @@ fn a_discard_that_fails_is_counted_and_no_harm() {
 }
 
 #[test]
-fn the_cache_goes_on_without_a_segment_whose_discard_does_not_end() {
+fn cache_works_without_a_hanging_discard() {
     for segments in [SEGMENTS, (16, 16)] {
         let mut rig = Rig::new(segments, 1 << 13, &[VolumeSettings::default()], PoolSettings::default());
         go_round(&mut rig, 100);
@@ -110,8 +110,9 @@ fn the_cache_goes_on_without_a_segment_whose_discard_does_not_end() {
     }
 }
 
+/// The checkpoint that records the detach comes first.
 #[test]
-fn what_a_volume_leaves_is_discarded_after_the_checkpoint_that_says_so() {
+fn space_of_discarded_volume_is_discarded() {
     let settings = [VolumeSettings::default(), VolumeSettings::default()];
     let mut rig = Rig::new(SEGMENTS, 1 << 13, &settings, pool());
     (0..1024).for_each(|block| rig.write(1, block));

@@ -41,7 +41,7 @@ fn dirty_after_a_write(rig: &mut Rig, block: u64) -> u64 {
 }
 
 #[test]
-fn a_pool_of_the_same_size_gets_other_tags_by_one_checkpoint_and_keeps_everything() {
+fn retagging_a_pool_needs_one_checkpoint() {
     let mut rig = rig();
     let (geometry, checkpoints) = (rig.engine.geometry(), rig.engine.stats().checkpoints);
     let members = Members::new(&[7]).expect("a tag");
@@ -54,7 +54,7 @@ fn a_pool_of_the_same_size_gets_other_tags_by_one_checkpoint_and_keeps_everythin
 }
 
 #[test]
-fn a_detach_that_waits_for_requests_can_be_cancelled() {
+fn waiting_detach_can_be_cancelled() {
     for how in [DetachHow::Keep, DetachHow::Discard] {
         let mut rig = rig();
         rig.write(0, 20);
@@ -68,7 +68,7 @@ fn a_detach_that_waits_for_requests_can_be_cancelled() {
 }
 
 #[test]
-fn a_detach_cannot_be_cancelled_once_the_volume_has_left_the_table() {
+fn completed_detach_cannot_be_cancelled() {
     let mut rig = rig();
     rig.engine.detach_volume(rig.now(), VOLUME, DetachHow::Discard).expect("it can be detached");
     rig.start();
@@ -80,7 +80,7 @@ fn a_detach_cannot_be_cancelled_once_the_volume_has_left_the_table() {
 }
 
 #[test]
-fn nothing_becomes_dirty_in_a_volume_that_is_drained_to_its_end_until_that_is_cancelled() {
+fn detaching_volume_gets_no_dirty_blocks() {
     let mut rig = rig();
     rig.engine.begin_detach(rig.now(), VOLUME).expect("it is attached");
     rig.write(0, 30);
@@ -92,7 +92,7 @@ fn nothing_becomes_dirty_in_a_volume_that_is_drained_to_its_end_until_that_is_ca
 }
 
 #[test]
-fn a_volume_that_is_kept_can_only_be_discarded() {
+fn kept_volume_can_only_be_discarded() {
     let mut rig = rig();
     rig.detach(0, DetachHow::Keep);
     for how in [DetachHow::Keep, DetachHow::Drained] {
@@ -112,7 +112,7 @@ fn a_volume_that_is_kept_can_only_be_discarded() {
 }
 
 #[test]
-fn a_kept_volume_is_refused_with_another_backing_store() {
+fn kept_volume_refuses_another_store() {
     let mut rig = rig();
     rig.detach(0, DetachHow::Keep);
     rig.attach_backing(0, &settings(), [1, 3]);
@@ -134,7 +134,7 @@ fn cut(rig: &mut Rig, bytes: u64) {
 }
 
 #[test]
-fn a_volume_that_is_cut_has_nothing_left_beyond_its_end() {
+fn shrunk_volume_has_nothing_beyond_its_end() {
     let mut rig = rig();
     cut(&mut rig, 12 * BLOCK);
     assert_eq!((rig.engine.dirty_blocks(VOLUME), rig.engine.stats().cached_blocks), (12, 12));
@@ -149,7 +149,7 @@ fn a_volume_that_is_cut_has_nothing_left_beyond_its_end() {
 }
 
 #[test]
-fn a_block_of_which_only_sectors_beyond_the_new_end_are_cached_goes_with_them() {
+fn block_cached_only_beyond_new_end_is_void() {
     let write = RequestKind::Write { fua: false };
     let mut rig = rig();
     rig.request_bytes(0, write, (100 * BLOCK + 2048, 512), Treatment::Cache);
@@ -162,7 +162,7 @@ fn a_block_of_which_only_sectors_beyond_the_new_end_are_cached_goes_with_them() 
 }
 
 #[test]
-fn a_volume_grows_beyond_an_odd_end_though_the_block_there_must_be_written_back_first() {
+fn growth_destages_the_cut_block_first() {
     // A block of a flush epoch cannot be relocated to a copy without the sectors beyond the end.
     let ordered = VolumeSettings { destage_order: DestageOrder::Ordered, ..settings() };
     let mut rig = rig_with(ordered);
@@ -198,14 +198,14 @@ fn merged_while_growing() -> (u64, u64) {
 }
 
 #[test]
-fn a_write_to_an_end_that_grows_away_writes_nothing_that_it_did_not_read() {
+fn write_at_a_growing_end_keeps_read_data() {
     let (read, written) = merged_while_growing();
     assert_eq!(read, written);
 }
 
 #[cfg(feature = "planted-bugs")]
 #[test]
-fn a_growth_that_leaves_the_old_end_unlocked_is_seen() {
+fn unlocked_growth_is_seen() {
     let _planting = forebay_core::fault::plant(Some(forebay_core::PlantedBug::GrowUnlocked));
     let (read, written) = merged_while_growing();
     assert_ne!(read, written, "the test does not see it");
@@ -251,13 +251,13 @@ fn dirty_of_dropped() -> u64 {
 }
 
 #[test]
-fn what_is_dropped_while_it_moves_does_not_come_back_over_what_was_written_past_the_cache() {
+fn block_dropped_while_moving_stays_dropped() {
     assert_eq!(dirty_of_dropped(), 0);
 }
 
 #[cfg(feature = "planted-bugs")]
 #[test]
-fn a_record_of_a_dropped_block_that_is_forgotten_is_seen() {
+fn forgotten_drop_record_is_seen() {
     let _planting = forebay_core::fault::plant(Some(forebay_core::PlantedBug::ForgetRecordOfDropped));
     assert!(dirty_of_dropped() > 0, "the test does not see it");
 }

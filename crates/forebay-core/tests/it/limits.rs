@@ -34,7 +34,7 @@ fn dirty(blocks: u64, volume_pct: u32, pool_pct: u32) -> (u64, u64, u64) {
 }
 
 #[test]
-fn a_volume_stays_below_its_limit_whatever_the_size_of_writes() {
+fn volume_stays_below_its_high_limit() {
     for blocks in [1, 2, 8] {
         let (_, volume, capacity) = dirty(blocks, 30, 90);
         let high = capacity * 30 / 100;
@@ -47,7 +47,7 @@ fn a_volume_stays_below_its_limit_whatever_the_size_of_writes() {
 }
 
 #[test]
-fn volumes_together_stay_below_the_limit_of_the_pool() {
+fn volumes_together_stay_below_pool_limit() {
     for blocks in [1, 8] {
         let (all, _, capacity) = dirty(blocks, 90, 40);
         let high = capacity * 40 / 100;
@@ -79,11 +79,11 @@ fn writers_in_vain() -> Rig {
 }
 
 #[test]
-fn a_stop_refuses_writers_that_wait_for_a_failing_store() {
+fn stop_refuses_throttled_writers() {
     writers_in_vain().stop_within(1_000_000_000);
 }
 
 #[test]
-fn a_detach_refuses_writers_that_wait_for_a_failing_store() {
+fn detach_refuses_throttled_writers() {
     writers_in_vain().detach(0, DetachHow::Keep);
 }

@@ -42,7 +42,7 @@ fn compare(pct: i64, (allocated, said): (i64, i64)) {
 }
 
 #[test]
-fn dirty_blocks_that_come_slowly() {
+fn memory_of_slow_dirty_blocks_is_reported() {
     let work = |rig: &mut Rig| {
         for at in 0..8000 {
             rig.write(0, 1000 + at);
@@ -55,19 +55,19 @@ fn dirty_blocks_that_come_slowly() {
 }
 
 #[test]
-fn dirty_blocks_that_lie_far_apart() {
+fn memory_of_sparse_blocks_is_reported() {
     let work = |rig: &mut Rig| (0..8000).for_each(|at| rig.write(0, at * 2000));
     compare(5, grows(rig((64, 1024), VolumeSettings::default()), work));
 }
 
 #[test]
-fn clean_blocks() {
+fn memory_of_clean_blocks_is_reported() {
     let work = |rig: &mut Rig| (0..30_000).for_each(|at| rig.read(0, at * 3));
     compare(12, grows(rig((64, 1024), VolumeSettings::default()), work));
 }
 
 #[test]
-fn blocks_of_which_a_part_is_cached() {
+fn memory_of_partial_blocks_is_reported() {
     let work = |rig: &mut Rig| {
         (0..20_000).for_each(|at| {
             rig.request_bytes(
@@ -82,7 +82,7 @@ fn blocks_of_which_a_part_is_cached() {
 }
 
 #[test]
-fn blocks_that_wait_in_the_order_of_their_flush_epochs() {
+fn memory_of_flush_epochs_is_reported() {
     // Their tree has partially filled nodes.
     let ordered = VolumeSettings { destage_order: DestageOrder::Ordered, ..VolumeSettings::default() };
     let work = |rig: &mut Rig| {

@@ -46,7 +46,7 @@ fn said_to_be_out(rig: &Rig, member: usize) -> [Option<u8>; 2] {
 }
 
 #[test]
-fn a_checkpoint_says_at_once_that_a_member_is_out() {
+fn checkpoint_records_a_missing_member() {
     let mut rig = rig();
     rig.rest(SECOND_NS);
     let before = rig.engine.stats().checkpoints;
@@ -57,7 +57,7 @@ fn a_checkpoint_says_at_once_that_a_member_is_out() {
 }
 
 #[test]
-fn a_member_of_which_nothing_can_be_read_is_put_out_and_the_other_one_says_so() {
+fn unreadable_member_is_put_out() {
     for member in [0, 1] {
         let mut rig = rig();
         rig.unreadable_member = Some(member);
@@ -77,7 +77,7 @@ fn a_member_of_which_nothing_can_be_read_is_put_out_and_the_other_one_says_so() 
 }
 
 #[test]
-fn an_owner_that_cannot_make_a_note_is_asked_three_times_and_not_in_a_row() {
+fn failing_note_is_tried_three_times() {
     let mut rig = rig();
     rig.errors = Some(0);
     rig.refuses_notes = true;
@@ -91,7 +91,7 @@ fn an_owner_that_cannot_make_a_note_is_asked_three_times_and_not_in_a_row() {
 }
 
 #[test]
-fn a_bad_copy_of_one_member_is_written_again_from_the_other_one() {
+fn bad_copy_is_rewritten_from_the_other() {
     for fault in [Fault::Wrong, Fault::Unreadable] {
         let mut rig = rig();
         let place = rig.place_of(0, 7);
@@ -104,7 +104,7 @@ fn a_bad_copy_of_one_member_is_written_again_from_the_other_one() {
 }
 
 #[test]
-fn a_scrub_looks_at_both_copies_and_mends_what_is_bad() {
+fn scrub_checks_and_repairs_both_copies() {
     let mut rig = rig();
     let place = rig.place_of(0, 7);
     rig.faults.insert(place, Fault::Wrong);
@@ -121,7 +121,7 @@ fn a_scrub_looks_at_both_copies_and_mends_what_is_bad() {
 }
 
 #[test]
-fn after_a_member_has_failed_clean_blocks_go_to_the_other_one() {
+fn clean_blocks_avoid_the_failed_member() {
     for member in [0, 1] {
         let mut rig = rig();
         // One half of a column is being filled, and the other half comes next.
@@ -140,7 +140,7 @@ fn after_a_member_has_failed_clean_blocks_go_to_the_other_one() {
 }
 
 #[test]
-fn clean_blocks_are_spread_over_both_members() {
+fn clean_blocks_use_both_members() {
     let mut rig = rig();
     let first = 10_000;
     (0..600).for_each(|at| rig.read(0, first + at));
@@ -154,7 +154,7 @@ fn clean_blocks_are_spread_over_both_members() {
 }
 
 #[test]
-fn what_both_members_have_and_what_one_has_is_found_again_after_a_kill_and_after_a_stop() {
+fn mirrored_blocks_survive_kill_and_stop() {
     for stops in [false, true] {
         let mut rig = rig();
         rig.reopen(); // From now on everything is kept.
@@ -179,7 +179,7 @@ fn what_both_members_have_and_what_one_has_is_found_again_after_a_kill_and_after
 }
 
 #[test]
-fn a_member_that_was_filled_counts_and_can_be_read_alone() {
+fn rebuilt_member_can_be_read_alone() {
     for member in [0, 1] {
         let mut rig = rig();
         rig.engine.member_gone(rig.now(), member);
@@ -198,7 +198,7 @@ fn a_member_that_was_filled_counts_and_can_be_read_alone() {
 }
 
 #[test]
-fn a_cache_opens_though_the_half_of_a_column_for_clean_blocks_that_comes_next_cannot_be_read() {
+fn open_ignores_an_unreadable_unused_half() {
     let mut rig = rig();
     rig.reopen(); // From now on everything is kept.
     let geometry = rig.engine.geometry();

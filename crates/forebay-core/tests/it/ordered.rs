@@ -207,7 +207,7 @@ fn the_backing_store_sees_epoch_after_epoch() {
 }
 
 #[test]
-fn without_an_order_overwrites_coalesce() {
+fn overwrites_coalesce_without_an_order() {
     let mut machine = Machine::new(DestageOrder::Elevator);
     machine.story();
     machine.flush();
@@ -239,7 +239,7 @@ fn a_crash_does_not_lose_the_order() {
 }
 
 #[test]
-fn fua_writes_are_order_points_and_the_order_can_be_changed() {
+fn fua_writes_order_and_order_can_change() {
     let mut machine = Machine::new(DestageOrder::Ordered);
     machine.request(RequestKind::Write { fua: true }, 2, b'a');
     machine.write(0, b'a');

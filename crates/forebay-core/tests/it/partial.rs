@@ -31,7 +31,7 @@ fn write_sector(rig: &mut Rig, offset: u64) {
 }
 
 #[test]
-fn a_dirty_part_answers_alone_and_what_it_lacks_is_a_miss() {
+fn dirty_part_hits_and_the_rest_misses() {
     let mut rig = rig(0);
     write_sector(&mut rig, 5 * BLOCK + 1024);
     assert_eq!(rig.engine.stats().dirty_blocks, 1);
@@ -44,7 +44,7 @@ fn a_dirty_part_answers_alone_and_what_it_lacks_is_a_miss() {
 }
 
 #[test]
-fn a_clean_part_becomes_whole_when_something_else_of_it_is_read() {
+fn clean_part_is_healed_by_reading_the_rest() {
     let mut rig = rig(10_000_000);
     write_sector(&mut rig, 7 * BLOCK + 512);
     rig.rest(DESTAGED_NS);
@@ -56,7 +56,7 @@ fn a_clean_part_becomes_whole_when_something_else_of_it_is_read() {
 }
 
 #[test]
-fn fills_for_which_there_is_no_room_are_counted() {
+fn fills_without_room_are_counted() {
     let mut rig = rig(0);
     let blocks = 4096;
     let [hits, misses, _, filled] = read(&mut rig, 0, blocks * BLOCK);

@@ -35,7 +35,7 @@ fn cached(rig: &Rig, volume: u16) -> u64 {
 }
 
 #[test]
-fn a_write_that_was_taken_in_write_back_is_told_of_until_it_ends() {
+fn pending_write_back_request_is_reported() {
     let mut rig = rig(ReclaimPolicy::Fifo, &[settings()]);
     rig.write(0, 7);
     let through = VolumeSettings { mode: Mode::Writethrough, ..settings() };
@@ -51,7 +51,7 @@ fn a_write_that_was_taken_in_write_back_is_told_of_until_it_ends() {
 }
 
 #[test]
-fn the_statistics_say_how_much_may_be_on_probation() {
+fn statistics_include_the_probation_limit() {
     for policy in POLICIES {
         let mut rig = rig(policy, &[settings()]);
         let limit = |rig: &Rig| rig.engine.stats().probation_limit_blocks;
@@ -72,7 +72,7 @@ fn the_statistics_say_how_much_may_be_on_probation() {
 }
 
 #[test]
-fn misses_of_a_volume_that_is_gone_do_not_admit_blocks_of_the_next_one() {
+fn misses_of_an_old_volume_do_not_admit() {
     let second = VolumeSettings { admission: Admission::SecondAccess, ..settings() };
     let mut rig = rig(ReclaimPolicy::S3Fifo, &[second, settings()]);
     (0..640).for_each(|block| rig.read(0, block));
@@ -87,7 +87,7 @@ fn misses_of_a_volume_that_is_gone_do_not_admit_blocks_of_the_next_one() {
 }
 
 #[test]
-fn a_volume_that_was_kept_is_remembered_but_for_its_pins_and_streams() {
+fn kept_volume_loses_only_pins_and_streams() {
     let skip = VolumeSettings { skip_sequential_bytes: 1 << 20, ..settings() };
     let mut rig = rig(ReclaimPolicy::S3Fifo, &[skip, settings()]);
     assert_eq!(pin(&mut rig, 0, 256), 256);
@@ -109,7 +109,7 @@ fn a_volume_that_was_kept_is_remembered_but_for_its_pins_and_streams() {
 }
 
 #[test]
-fn a_walk_over_a_volume_that_leaves_does_not_touch_the_next_one() {
+fn sweep_of_old_volume_spares_its_successor() {
     let mut rig = rig(ReclaimPolicy::S3Fifo, &[settings(), settings()]);
     (0..640).for_each(|block| rig.read(0, block));
     rig.rest(GATHERED_NS);

@@ -69,7 +69,7 @@ fn read_together(rig: &mut Rig, failing: u32) -> [bool; 3] {
 }
 
 #[test]
-fn reads_that_have_joined_one_that_fails_read_for_themselves_and_answer_for_themselves() {
+fn joined_reads_of_a_failed_read_read_alone() {
     // Two attempts are one error.
     for (failing, answers, reads) in [(2, [false, true, true], 4), (6, [false; 3], 6)] {
         let mut rig = Rig::new((16, 64), 1 << 13, &[held().0], PoolSettings::default());
@@ -110,7 +110,7 @@ fn half_written(refuses_note: bool) -> Rig {
 }
 
 #[test]
-fn a_batch_that_only_the_failed_member_has_is_written_again_to_the_one_that_counts() {
+fn half_written_batch_is_rewritten() {
     for refuses_note in [false, true] {
         let mut rig = half_written(refuses_note);
         assert!(took(&rig, CoverageMark::HalfRewritten));
@@ -130,7 +130,7 @@ fn a_batch_that_only_the_failed_member_has_is_written_again_to_the_one_that_coun
 }
 
 #[test]
-fn blocks_beside_a_gap_that_cannot_be_read_are_written_back_without_it() {
+fn unreadable_gap_does_not_stop_destage() {
     let mut rig = Rig::new((16, 1024), 1 << 13, &[held().0], PoolSettings::default());
     let write_back = |rig: &mut Rig, first: u64, blocks: u64| {
         (0..blocks).for_each(|at| rig.write(0, first + 2 * at));
@@ -159,8 +159,9 @@ fn blocks_beside_a_gap_that_cannot_be_read_are_written_back_without_it() {
     rig.engine.check_invariants();
 }
 
+/// The refusal writes nothing.
 #[test]
-fn a_cache_whose_dirty_blocks_cannot_be_found_is_refused_and_left_as_it_is() {
+fn cache_with_lost_dirty_segment_is_refused() {
     for unreadable in [false, true] {
         let mut rig = kept((16, 64));
         (0..10).for_each(|block| rig.write(0, block));
@@ -259,7 +260,7 @@ fn is_added(rig: &Rig, segment: u32) -> bool {
 }
 
 #[test]
-fn nothing_counts_of_a_segment_that_lost_its_first_block_together_with_what_says_that_it_was_added() {
+fn segment_without_head_and_entry_is_void() {
     for torn in [false, true] {
         let Added { mut rig, before, head, earlier_head } = added();
         let damage = [0xa5; BLOCK as usize];

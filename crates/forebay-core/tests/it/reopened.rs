@@ -37,7 +37,7 @@ fn flush_fails(rig: &mut Rig) -> bool {
 }
 
 #[test]
-fn a_flush_fails_for_what_the_old_device_had_not_flushed() {
+fn reopened_store_fails_flush_of_old_writes() {
     let mut rig = rig(Mode::Writethrough);
     rig.write(0, 5);
     rig.rest(SECOND_NS / 100); // less than the engine waits before it flushes by itself
@@ -58,7 +58,7 @@ fn no_flush_fails_if_all_was_flushed() {
 }
 
 #[test]
-fn clean_blocks_are_forgotten_and_dirty_ones_stay() {
+fn reopened_store_keeps_only_dirty_blocks() {
     let mut rig = rig(Mode::Writeback);
     (0..10).for_each(|block| rig.read(0, block));
     (20..30).for_each(|block| rig.write(0, block));
@@ -73,7 +73,7 @@ fn clean_blocks_are_forgotten_and_dirty_ones_stay() {
 }
 
 #[test]
-fn a_fill_under_way_is_not_kept() {
+fn reopened_store_drops_a_fill_in_flight() {
     let mut rig = rig(Mode::Writeback);
     rig.depth = 8;
     rig.hangs_backing = Some(7 * BLOCK);

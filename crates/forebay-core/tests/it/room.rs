@@ -57,7 +57,7 @@ fn moved((before, after): &(Stats, Stats)) -> f64 {
 }
 
 #[test]
-fn data_that_fits_is_not_evicted_whatever_the_policy() {
+fn fitting_data_is_never_evicted() {
     for policy in POLICIES {
         for share_pct in [55, 70] {
             let figures = overwritten(pool(policy, 75), share_pct, VolumeSettings::default());
@@ -73,7 +73,7 @@ fn data_that_fits_is_not_evicted_whatever_the_policy() {
 }
 
 #[test]
-fn a_cache_of_many_segments_compacts_as_well() {
+fn large_cache_compacts_too() {
     let missed = |budget, share_pct| {
         let settings = (pool(ReclaimPolicy::S3Fifo, budget), VolumeSettings::default());
         missed(&overwritten_in((LARGE, 3), settings, share_pct))
@@ -83,7 +83,7 @@ fn a_cache_of_many_segments_compacts_as_well() {
 }
 
 #[test]
-fn the_budget_says_how_much_is_moved_rather_than_missed() {
+fn budget_trades_moves_against_misses() {
     let of = |budget| overwritten(pool(ReclaimPolicy::S3Fifo, budget), 85, VolumeSettings::default());
     let [little, default, much] = [20, 75, 90].map(of);
     assert!(missed(&little) > missed(&default) && missed(&default) > 10 * missed(&much));
@@ -96,7 +96,7 @@ fn moved_of_too_much() -> f64 {
 }
 
 #[test]
-fn of_data_that_does_not_fit_no_more_is_moved_than_the_policy_wants() {
+fn oversized_data_moves_by_policy_only() {
     assert!(moved_of_too_much() < 3.0, "{:.2}", moved_of_too_much());
 }
 
@@ -110,7 +110,7 @@ fn compaction_without_bound_is_seen() {
 }
 
 #[test]
-fn a_volume_above_its_largest_share_is_not_compacted() {
+fn volume_above_maximum_is_not_compacted() {
     let settings = VolumeSettings { max_share_pct: 40, ..VolumeSettings::default() };
     let (_, after) = overwritten(pool(ReclaimPolicy::S3Fifo, 75), 65, settings);
     let (evicted, compacted) = (after.evicted_blocks, after.survivor_compacted_blocks);
@@ -153,7 +153,7 @@ fn unanswered(cache: (u32, u32), mirrored: bool, share_pct: u64, depth: u64) -> 
 }
 
 #[test]
-fn moves_that_have_no_room_stop_nothing() {
+fn moves_without_room_block_no_request() {
     for (cache, mirrored) in NARROW.into_iter().flat_map(|cache| [(cache, false), (cache, true)]) {
         for share_pct in [80, 110] {
             for depth in [16, 300] {
@@ -165,7 +165,7 @@ fn moves_that_have_no_room_stop_nothing() {
 }
 
 #[test]
-fn nor_do_they_keep_an_orderly_stop() {
+fn stuck_moves_do_not_block_an_orderly_stop() {
     for (cache, mirrored) in NARROW.into_iter().flat_map(|cache| [(cache, false), (cache, true)]) {
         overloaded(cache, mirrored, 110, 299).stop_within(60_000_000_000);
     }
@@ -181,7 +181,7 @@ fn moves_that_wait_for_room_are_seen() {
 
 /// Random overwrites leave holes of a block or two between relocated blocks.
 #[test]
-fn blocks_near_each_other_that_move_are_read_at_once() {
+fn nearby_survivors_are_read_together() {
     let mut rig =
         Rig::new(CACHE, blocks(CACHE) * 70 / 100, &[VolumeSettings::default()], PoolSettings::default());
     let mut dice = Dice(9);
@@ -221,7 +221,7 @@ fn dirty_after_failures() -> u64 {
 }
 
 #[test]
-fn what_moves_while_it_is_written_back_becomes_clean_though_writes_fail() {
+fn block_moved_while_destaged_becomes_clean() {
     assert_eq!(dirty_after_failures(), 0);
 }
 

@@ -55,7 +55,7 @@ fn mingle(rig: &mut Rig, dice: &mut Dice, requests: u32, weights: &[u64]) {
 }
 
 #[test]
-fn the_largest_share_is_held_and_what_others_have_is_left_alone() {
+fn maximum_share_is_held_and_others_keep() {
     for policy in POLICIES {
         let limited = VolumeSettings { max_share_pct: 20, ..settings() };
         let mut rig = rig(policy, &[limited, settings(), settings()]);
@@ -73,7 +73,7 @@ fn the_largest_share_is_held_and_what_others_have_is_left_alone() {
 }
 
 #[test]
-fn a_volume_alone_at_its_largest_share_renews_its_content() {
+fn volume_at_maximum_share_renews_content() {
     for policy in POLICIES {
         let mut rig = rig(policy, &[VolumeSettings { max_share_pct: 10, ..settings() }]);
         (0..20_000).for_each(|block| rig.read(0, block));
@@ -88,7 +88,7 @@ fn a_volume_alone_at_its_largest_share_renews_its_content() {
 }
 
 #[test]
-fn the_smallest_share_is_held_against_busy_neighbours() {
+fn minimum_share_holds_against_neighbours() {
     for policy in POLICIES {
         let quiet = VolumeSettings { min_share_pct: 30, ..settings() };
         let mut rig = rig(policy, &[quiet, settings(), settings()]);
@@ -102,7 +102,7 @@ fn the_smallest_share_is_held_against_busy_neighbours() {
 }
 
 #[test]
-fn without_a_smallest_share_busy_neighbours_take_everything() {
+fn neighbours_displace_an_unshared_volume() {
     let mut rig = rig(ReclaimPolicy::S3Fifo, &[settings(), settings()]);
     let wanted = rig.capacity * 30 / 100;
     (0..wanted).for_each(|block| rig.read(0, block));
@@ -111,7 +111,7 @@ fn without_a_smallest_share_busy_neighbours_take_everything() {
 }
 
 #[test]
-fn smallest_shares_of_more_than_the_pool_do_not_stop_it() {
+fn excessive_minimum_shares_allow_fills() {
     let greedy = VolumeSettings { min_share_pct: 100, ..settings() };
     let mut rig = rig(ReclaimPolicy::S3Fifo, &[greedy, greedy]);
     mingle(&mut rig, &mut Dice(3), 100_000, &[5, 5]);
@@ -133,7 +133,7 @@ fn high_priority_gives_way_after_low() {
 }
 
 #[test]
-fn pinned_blocks_stay_until_they_are_released_or_overwritten() {
+fn pins_last_until_release_or_overwrite() {
     for policy in POLICIES {
         let mut rig = rig(policy, &[settings(), settings()]);
         for block in (0..rig.capacity / 4).step_by(8) {
@@ -183,7 +183,7 @@ fn clean_blocks_can_be_forgotten() {
 }
 
 #[test]
-fn the_second_access_admits_and_never_admits_nothing() {
+fn admission_second_access_and_never_hold() {
     let second = VolumeSettings { admission: Admission::SecondAccess, ..settings() };
     let never = VolumeSettings { admission: Admission::Never, ..settings() };
     let mut rig = rig(ReclaimPolicy::S3Fifo, &[second, never]);
@@ -202,7 +202,7 @@ fn the_second_access_admits_and_never_admits_nothing() {
 }
 
 #[test]
-fn long_streams_go_past_and_hits_are_still_hits() {
+fn long_streams_bypass_and_hits_still_count() {
     let skip = VolumeSettings { skip_sequential_bytes: 1 << 20, ..settings() };
     let mut rig = rig(ReclaimPolicy::S3Fifo, &[skip]);
     for block in (0..2048).step_by(16) {

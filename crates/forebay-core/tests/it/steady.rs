@@ -21,7 +21,7 @@ fn writeback() -> VolumeSettings {
 }
 
 #[test]
-fn more_marks_than_a_header_holds_are_written_in_several_batches() {
+fn excess_marks_go_to_several_batches() {
     // Segments of real size: in a smaller cache marks are logged before so many accumulate.
     let mut rig = rig((16, 1024), VolumeSettings { dirty_low_pct: 0, idle_delay: 1, ..writeback() });
     rig.depth = 1;
@@ -46,7 +46,7 @@ fn an_idle_cache_takes_no_checkpoints() {
 }
 
 #[test]
-fn checkpoints_that_only_end_intents_are_half_a_minute_apart() {
+fn intent_only_checkpoints_are_30_s_apart() {
     let past = VolumeSettings { mode: Mode::Writearound, ..VolumeSettings::default() };
     let mut rig = rig((16, 16), past);
     let before = rig.engine.stats().checkpoints;
@@ -60,7 +60,7 @@ fn checkpoints_that_only_end_intents_are_half_a_minute_apart() {
 }
 
 #[test]
-fn no_more_batches_are_under_way_than_the_operator_allows() {
+fn batches_in_flight_obey_the_setting() {
     for most in [1, 2, 4] {
         let pool = PoolSettings { batches_in_flight: most, ..PoolSettings::default() };
         let mut rig = Rig::new((16, 256), 1 << 15, &[writeback()], pool);
@@ -77,7 +77,7 @@ fn no_more_batches_are_under_way_than_the_operator_allows() {
 }
 
 #[test]
-fn a_checkpoint_makes_room_for_many_segments() {
+fn one_checkpoint_serves_many_segments() {
     let mut rig = rig((320, 16), VolumeSettings { dirty_low_pct: 10, ..writeback() });
     let mut dice = Dice(5);
     let before = rig.engine.stats();
@@ -96,7 +96,7 @@ fn a_checkpoint_makes_room_for_many_segments() {
 }
 
 #[test]
-fn a_log_full_of_ordered_writes_comes_free_again() {
+fn log_full_of_ordered_writes_is_freed() {
     // A lone write takes a header and a block: the log is full long before destage begins on its
     // own.
     let ordered = VolumeSettings {
@@ -121,7 +121,7 @@ fn a_log_full_of_ordered_writes_comes_free_again() {
 }
 
 #[test]
-fn flush_epochs_are_drained_one_after_the_other_without_pauses() {
+fn flush_epochs_drain_without_pauses() {
     let ordered = VolumeSettings {
         destage_order: DestageOrder::Ordered,
         dirty_low_pct: 85,
@@ -145,7 +145,7 @@ fn flush_epochs_are_drained_one_after_the_other_without_pauses() {
 }
 
 #[test]
-fn a_log_that_filled_up_while_nothing_could_be_written_back_comes_free_again() {
+fn log_filled_during_store_failure_is_freed() {
     // A lone write takes a header and a block. When the backing store takes writes again there is
     // no room even for marks.
     let mut rig = rig((16, 16), VolumeSettings { dirty_low_pct: 85, idle_delay: 0, ..writeback() });

@@ -29,7 +29,7 @@ fn past(dirty: &[u64]) -> (u64, u64) {
 }
 
 #[test]
-fn a_request_of_a_stream_is_cached_if_it_is_over_something_dirty_and_only_then() {
+fn stream_over_dirty_blocks_is_cached() {
     let (all, blocks) = past(&[]);
     assert!(all > REQUESTS / 2, "{all} of {REQUESTS}");
     assert_eq!(blocks, all * BLOCKS);

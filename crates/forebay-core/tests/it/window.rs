@@ -46,7 +46,7 @@ fn damage(rig: &mut Rig, slot: usize, copies: &[usize]) {
 }
 
 #[test]
-fn a_window_is_extended_more_often_than_checkpoints_are_taken() {
+fn extensions_outnumber_checkpoints() {
     let mut rig = gone_round();
     let before = rig.engine.stats();
     (0..20_000).for_each(|block| rig.write(0, block % 4096));
@@ -57,7 +57,7 @@ fn a_window_is_extended_more_often_than_checkpoints_are_taken() {
 }
 
 #[test]
-fn what_was_written_to_added_segments_is_found_by_a_restart_whatever_copies_are_damaged() {
+fn restart_finds_extension_despite_damage() {
     for damaged in [&[][..], &[0], &[1], &[0, 1]] {
         let mut rig = gone_round();
         let newest = in_effect(&rig).expect("it was waited for");

@@ -44,7 +44,7 @@ fn told(rig: &Rig, what: &Notice) -> usize {
 }
 
 #[test]
-fn what_is_dirty_is_rescued_and_the_flush_that_found_the_failure_succeeds() {
+fn dirty_data_is_rescued_and_flush_succeeds() {
     let mut rig = rig();
     fail(&mut rig);
     assert!(rig.engine.runs_without_cache() && rig.engine.is_rescue_over());
@@ -58,7 +58,7 @@ fn what_is_dirty_is_rescued_and_the_flush_that_found_the_failure_succeeds() {
 }
 
 #[test]
-fn a_flush_without_the_cache_flushes_the_backing_store_if_something_was_written() {
+fn flush_without_cache_flushes_after_writes() {
     let mut rig = rig();
     fail(&mut rig);
     for at in 0..5 {
@@ -76,7 +76,7 @@ fn a_flush_without_the_cache_flushes_the_backing_store_if_something_was_written(
 }
 
 #[test]
-fn a_write_with_fua_without_the_cache_flushes_the_backing_store() {
+fn fua_write_without_cache_flushes_store() {
     let mut rig = rig();
     fail(&mut rig);
     let before = rig.engine.stats().backing_flushes;
@@ -87,7 +87,7 @@ fn a_write_with_fua_without_the_cache_flushes_the_backing_store() {
 }
 
 #[test]
-fn a_write_with_fua_waits_for_no_rescue_of_other_blocks() {
+fn fua_write_does_not_wait_for_the_rescue() {
     let mut rig = rig();
     let slow = VolumeSettings { max_destage_bytes_per_s: 4096, ..settings() };
     rig.engine.configure_volume(rig.now(), VOLUME, slow).expect("these settings");
@@ -107,7 +107,7 @@ fn a_write_with_fua_waits_for_no_rescue_of_other_blocks() {
 }
 
 #[test]
-fn a_stop_waits_for_no_rescue_that_fails_again_and_again() {
+fn stop_does_not_wait_for_a_failing_rescue() {
     let mut rig = rig();
     rig.errors = Some(0);
     rig.failing_backing_writes = u32::MAX;
@@ -118,7 +118,7 @@ fn a_stop_waits_for_no_rescue_that_fails_again_and_again() {
 }
 
 #[test]
-fn what_was_rescued_since_the_last_record_is_told_block_by_block() {
+fn blocks_rescued_since_record_are_listed() {
     let mut rig = rig();
     let slow = VolumeSettings { max_destage_bytes_per_s: 4 * BLOCK, ..settings() };
     rig.engine.configure_volume(rig.now(), VOLUME, slow).expect("these settings");

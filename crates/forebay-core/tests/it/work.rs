@@ -42,7 +42,7 @@ fn under_load(policy: ReclaimPolicy, min_share_pct: u32) -> (u64, u64) {
 }
 
 #[test]
-fn a_pass_over_all_segments_serves_many_victims() {
+fn one_pass_finds_many_victims() {
     for policy in [ReclaimPolicy::Fifo, ReclaimPolicy::Lru] {
         let (longest, each) = under_load(policy, 0);
         assert!(longest <= 4 * SEGMENTS && each <= SEGMENTS / 4, "{policy:?}: {longest}, {each}");
@@ -60,7 +60,7 @@ fn a_pass_for_each_victim_is_seen() {
 }
 
 #[test]
-fn with_two_queues_and_shares_a_call_looks_at_no_slot_twice() {
+fn one_call_visits_each_slot_at_most_once() {
     for share in [0, 60] {
         let (longest, each) = under_load(ReclaimPolicy::S3Fifo, share);
         assert!(longest <= SLOTS && each <= 4 * SEGMENTS, "{share} %: {longest}, {each}");
@@ -69,7 +69,7 @@ fn with_two_queues_and_shares_a_call_looks_at_no_slot_twice() {
 
 /// Segments of 1,024 blocks: a dozen of them refill an empty window.
 #[test]
-fn a_call_evicts_a_part_of_a_segment_at_most() {
+fn one_call_evicts_only_part_of_a_segment() {
     let clean = VolumeSettings { mode: Mode::Writethrough, ..VolumeSettings::default() };
     for policy in [ReclaimPolicy::Fifo, ReclaimPolicy::S3Fifo] {
         let pool = PoolSettings { reclaim_policy: policy, ..PoolSettings::default() };

@@ -8,7 +8,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const YIELDS: Notice = Notice::OrderYielded { volume: VolumeId(0) };
 
 #[test]
-fn a_kept_volume_keeps_its_order_while_others_can_be_written_back() {
+fn kept_volume_keeps_its_order_if_possible() {
     let held =
         VolumeSettings { dirty_low_pct: 85, dirty_high_pct: 90, idle_delay: 0, ..VolumeSettings::default() };
     let ordered = VolumeSettings { destage_order: DestageOrder::Ordered, ..held };

@@ -1,11 +1,11 @@
-//! Access to the API: by token over TCP, by user and group over the unix socket.
+//! Access to the API: by token over TCP, by user and group over the Unix socket.
 //!
 //! Invariants
-//! - How long a comparison takes does not depend on how much of a token is right, nor on which
+//! - The duration of a comparison does not depend on how much of a token is right, nor on which
 //!   token it is.
-//! - What a request may do is decided by its method alone, before any handler sees it: whatever is
-//!   added later is safe.
-//! - A token is in no debug format and in no error.
+//! - The method alone decides the level that a request needs, before any handler runs: handlers
+//!   added later are safe.
+//! - Tokens appear in no debug output and in no error.
 
 use std::path::Path;
 
@@ -18,17 +18,17 @@ use forebay_admin::{AdminError, MessageId};
 use forebay_config::{AdminUsers, UserList};
 use forebay_pool::secret_file::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, read_secret};
 
-/// What somebody may do. Each level includes the ones before it.
+/// Access level of a client. Each level includes the ones before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Level {
-    /// Look.
+    /// Read.
     Read,
     /// Change things.
     Operate,
 }
 
 impl Level {
-    /// What a request needs.
+    /// Returns the level that a request needs.
     pub(super) fn needed(method: &Method) -> Self {
         match *method {
             Method::GET | Method::HEAD | Method::OPTIONS => Self::Read,
@@ -43,22 +43,23 @@ impl Level {
         }
     }
 
-    /// The refusal of a request by somebody who may do so much, or nothing.
+    /// Returns the refusal of a request by a client with level `has`.
     pub(super) fn refusal(has: Option<Self>, needs: Self) -> Problem {
         let has = has.map_or("none", Self::name);
         let what = format!("this needs the level \"{}\", and you have \"{has}\"", needs.name());
-        let hint = "ask the operator of the daemon: [daemon] of its configuration says who has which level \
-                    (admin_operate and admin_read for users of the socket, token_file and read_token_file over TCP)";
+        let hint = "ask the operator of the daemon: [daemon] of its configuration assigns the levels \
+                    (admin_operate and admin_read for users of the socket, token_file and read_token_file \
+                    over TCP)";
         Problem::new(StatusCode::FORBIDDEN, AdminError::new(MessageId::ApiLevel, what, hint))
     }
 }
 
-/// Root and the daemon's own user may do everything: they could anyway.
+/// Returns true for root and the daemon's own user: they have full control anyway.
 pub(super) fn may_do_everything(peer: PeerCred) -> bool {
     peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw()
 }
 
-/// The level of somebody on the unix socket; none for who is not listed.
+/// Returns the level of a user on the Unix socket; `None` for one that is not listed.
 pub(super) fn level_of_user(users: &AdminUsers, peer: PeerCred, groups: &[u32]) -> Option<Level> {
     let is_in = |list: &UserList| {
         list.uids.contains(&peer.uid)
@@ -80,7 +81,7 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// Reads them from their files.
+    /// Reads the tokens from their files.
     pub(super) fn read(operate: &Path, read: Option<&Path>) -> Result<Self, FileError> {
         let tokens = Self { operate: Token::read(operate)?, read: read.map(Token::read).transpose()? };
         match (&tokens.read, read) {
@@ -91,7 +92,7 @@ impl Tokens {
         }
     }
 
-    /// The level of who sends these headers.
+    /// Returns the level of the client that sent these headers.
     pub(super) fn level(&self, headers: &HeaderMap) -> Option<Level> {
         let operate = self.operate.is_in(headers);
         let read = self.read.as_ref().is_some_and(|token| token.is_in(headers));
@@ -103,12 +104,12 @@ impl Tokens {
     }
 }
 
-/// A token that clients must know.
+/// A token that clients present.
 #[derive(Clone)]
 struct Token(Vec<u8>);
 
 impl Token {
-    /// Reads a token from a file; white space around it does not count.
+    /// Reads a token from a file; ignores surrounding white space.
     fn read(path: &Path) -> Result<Self, FileError> {
         let text = read_secret(path, TOKEN_BYTES_MAX as u64 + 64)?;
         let token = text.trim_ascii();
@@ -119,7 +120,7 @@ impl Token {
         Ok(Self(token.to_vec()))
     }
 
-    /// Whether a request brings the token.
+    /// Returns true if a request has the token.
     fn is_in(&self, headers: &HeaderMap) -> bool {
         let mut given = headers.get_all(header::AUTHORIZATION).iter();
         let (Some(given), None) = (given.next(), given.next()) else { return false };

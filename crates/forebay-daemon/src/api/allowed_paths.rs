@@ -1,14 +1,15 @@
-//! What paths requests may name (`allowed_paths`). Whoever may operate makes the daemon open,
-//! make and write files with the rights of its user; so the operator of the machine says where.
+//! Restricts the paths that requests may name (`allowed_paths`). A client with level `Operate`
+//! makes the daemon open, create and write files with the rights of its user; so the administrator
+//! limits the locations.
 //!
 //! Invariants
 //! - Root and the daemon's own user are not limited: they could open everything anyway.
-//! - A path counts where links lead to. One that leads nowhere, or whose folders cannot be looked
-//!   at, is not allowed.
-//! - Only what a request names is looked at, not what the configuration has.
+//! - A path counts as its target after resolving links. A dangling link, or a path whose
+//!   directories cannot be read, is not allowed.
+//! - Only paths in requests are checked, not those in the configuration.
 //!
-//! Not known here: what becomes of a path after it was looked at. Whoever may write to an allowed
-//! folder can put a link there later; so those folders belong to root or the daemon's user.
+//! Not covered: changes of a path after the check. A user with write access to an allowed directory
+//! can put a link there later; so those directories must belong to root or the daemon's user.
 
 use std::convert::Infallible;
 use std::io::ErrorKind;
@@ -24,20 +25,20 @@ use forebay_admin::{
 use forebay_config::KeySource;
 use forebay_export::uri::{BackingUri, Endpoint, ExportUri};
 
-/// Prefixes of the paths that a client may name; without, it may name all.
+/// Prefixes of the paths that a client may name; `None`: all.
 #[derive(Clone, Default)]
 pub(crate) struct AllowedPaths(Option<Arc<[PathBuf]>>);
 
 impl AllowedPaths {
-    /// Only what lies below these.
+    /// Allows only paths below these prefixes.
     pub(super) fn below(prefixes: &[PathBuf]) -> Self {
         Self(Some(prefixes.into()))
     }
 
-    /// Checks what a request names. May wait for whoever serves the folders.
+    /// Checks the paths that a request names. May wait for a remote file system.
     ///
     /// # Errors
-    /// It names a path that is not allowed.
+    /// The request names a path that is not allowed.
     pub(crate) fn check(&self, request: &impl NamesPaths) -> Result<(), AdminError> {
         let Some(prefixes) = &self.0 else { return Ok(()) };
         let roots: Vec<PathBuf> = prefixes.iter().filter_map(|prefix| resolved(prefix)).collect();
@@ -46,8 +47,9 @@ impl AllowedPaths {
         };
         let Some(path) = request.paths().into_iter().find(|path| !is_allowed(path)) else { return Ok(()) };
         let list: Vec<String> = prefixes.iter().map(|prefix| prefix.display().to_string()).collect();
-        let what = format!("{} does not lie below {}", path.display(), list.join(", "));
-        let hint = "name a path there, or let root do it; allowed_paths in [daemon] of the configuration lists what users of the API may name";
+        let what = format!("{} is not below {}", path.display(), list.join(", "));
+        let hint = "give a path there, or run the command as root; allowed_paths in [daemon] of the \
+                    configuration lists the paths that users of the API may give";
         Err(AdminError::new(MessageId::ApiPathNotAllowed, what, hint))
     }
 }
@@ -60,14 +62,14 @@ impl<S: Send + Sync> FromRequestParts<S> for AllowedPaths {
     }
 }
 
-/// Where a path leads: what is there of it without links, and the names of what is yet to be made.
+/// Resolves a path: the existing part without links, followed by the names of the missing part.
 fn resolved(path: &Path) -> Option<PathBuf> {
     let mut at = path;
     let mut missing = Vec::new();
     loop {
         match at.canonicalize() {
             Ok(found) => return Some(missing.iter().rev().fold(found, |found, name| found.join(name))),
-            // A link that leads to nothing is not what is yet to be made.
+            // A dangling link is not a file yet to be created.
             Err(error) if error.kind() == ErrorKind::NotFound && at.symlink_metadata().is_err() => {
                 missing.push(at.file_name()?);
                 at = at.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -79,7 +81,7 @@ fn resolved(path: &Path) -> Option<PathBuf> {
 
 /// A request that names files, devices or sockets.
 pub(crate) trait NamesPaths {
-    /// The paths, as they are named. What is no URI is refused later, and is none.
+    /// Returns the paths as named. Text that is no URI is refused later, and contributes none.
     fn paths(&self) -> Vec<PathBuf>;
 }
 
@@ -100,8 +102,8 @@ fn of_export(uri: &str) -> Option<PathBuf> {
     }
 }
 
-/// The file of a key, if it is not a credential of the daemon's unit. Values of settings are
-/// trimmed when they are read.
+/// Returns the key file, unless the key is a credential of the daemon's unit. Values of settings
+/// are trimmed when they are read.
 fn of_key(key: &str) -> Option<PathBuf> {
     match key.trim().parse().ok()? {
         KeySource::File(path) => Some(path),
@@ -141,7 +143,7 @@ impl NamesPaths for ImportRequest {
 
 impl NamesPaths for VolumeRequest {
     fn paths(&self) -> Vec<PathBuf> {
-        // A volume that is configured is named without.
+        // A configured volume is named without its backing store.
         let store = Some(&self.backing).filter(|uri| !uri.is_empty()).and_then(|uri| of_backing(uri));
         store.into_iter().chain(self.exports.iter().filter_map(|uri| of_export(uri))).collect()
     }

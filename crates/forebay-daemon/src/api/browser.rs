@@ -1,14 +1,15 @@
-//! Requests that a browser sends for pages of others. The unix socket asks for no token, and `ssh
-//! -L` brings it to a port of the operator's own machine, where every page that is open could reach
+//! Requests that a browser sends for pages of other origins. The Unix socket requires no token, and
+//! `ssh -L` forwards it to a port of the operator's own machine, where every open page could reach
 //! it.
 //!
 //! Invariants
-//! - What a page of another origin asks for is refused, whatever it is (`Origin`,
-//!   `Sec-Fetch-Site`), except the dashboard itself, to which a link may lead.
-//! - Where no token is asked for, over the unix socket and on the port of the metrics, every name
-//!   but those of loopback is refused (`Host`). A stranger may have given this machine the name,
-//!   also one without a dot (a search domain, mDNS), and a page of that name would not look like
-//!   one of another origin. Tokens of TCP are not sent by themselves, so there names are free.
+//! - All requests by a page of another origin are refused (`Origin`, `Sec-Fetch-Site`), except for
+//!   the dashboard itself, to which a link may lead.
+//! - Where no token is required, over the Unix socket and on the port of the metrics, every host
+//!   name except those of loopback is refused (`Host`). An attacker may have assigned the name to
+//!   this machine, also one without a dot (a search domain, mDNS), and a page of that name would
+//!   not look like another origin. Browsers do not send the tokens for TCP by themselves, so names
+//!   are not restricted there.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -20,24 +21,25 @@ use super::problem::Problem;
 use super::ui;
 use forebay_admin::{AdminError, MessageId};
 
-/// Refuses what pages of others ask for.
+/// Refuses requests by pages of other origins.
 pub(super) async fn refuse_other_pages(request: Request, next: Next) -> Response {
     let is_page = ui::is_asked_for(request.method(), request.uri().path());
     if !is_page && is_of_another_page(request.headers()) {
-        let hint = "open the dashboard of the daemon itself, or use a client that is no browser";
-        return refusal("a page of another site asks for this", hint);
+        let hint = "open the dashboard of the daemon itself, or use a client that is not a browser";
+        return refusal("the request comes from a page of another site", hint);
     }
     next.run(request).await
 }
 
-/// Refuses names that are not of this machine alone.
+/// Refuses host names that are not of loopback.
 pub(super) async fn refuse_other_names(request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("."));
     let all = host.into_iter().chain(request.uri().authority().map(|authority| authority.as_str()));
     for name in all {
         if !is_local(name) {
-            let hint = "use localhost, or an address of loopback (`curl --unix-socket PATH http://localhost/v1/...`)";
-            return refusal("the header Host has a name that others can give", hint);
+            let hint = "use localhost, or a loopback address (`curl --unix-socket PATH \
+                        http://localhost/v1/...`)";
+            return refusal("the header Host is not a local name", hint);
         }
     }
     next.run(request).await
@@ -57,8 +59,8 @@ fn is_of_another_page(headers: &HeaderMap) -> bool {
     text("sec-fetch-site").is_some_and(is_from_elsewhere) || text("origin").is_some_and(is_other)
 }
 
-/// True for loopback addresses and `localhost`, which no resolver looks up (RFC 6761), and if there
-/// is no name.
+/// Returns true for loopback addresses and `localhost`, which no resolver looks up (RFC 6761), and
+/// without a host name.
 fn is_local(authority: &str) -> bool {
     let name = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _)) => address,

@@ -1,12 +1,11 @@
 //! Calls into [`Admin`](forebay_admin::Admin), which may block, from the event loop, which may not.
 //!
 //! Invariants
-//! - A call runs on a thread of its own kind: those that look never wait for those that change
-//!   something.
-//! - All threads are there before the first request is taken: whatever the system has no room for
-//!   later, a call that has a place is made. A call without one is not begun.
-//! - There are never more of a kind than its number: a call that lasts longer than its client waits
-//!   keeps its place until it returns. So one that hangs costs a fixed number of threads.
+//! - A call runs on a thread of its own kind: queries never wait for changes.
+//! - All threads exist before the first request is taken: a call with a place is always executed,
+//!   even if the system runs out of resources later. A call without one is not begun.
+//! - The number of threads of a kind is fixed: a call that outlasts its client's wait keeps its
+//!   place until it returns. So a call that hangs costs a fixed number of threads.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,12 +18,12 @@ use tokio::sync::{Semaphore, oneshot};
 use super::problem::Problem;
 use forebay_admin::{AdminError, MessageId};
 
-/// Threads for calls that look.
+/// Threads for queries.
 const LOOKS: usize = 4;
-/// Threads for calls that change something.
+/// Threads for changes.
 const CHANGES: usize = 4;
 
-/// A call on its way to a thread.
+/// A call in transit to a thread.
 type Task = Box<dyn FnOnce() + Send>;
 
 /// A kind of calls.
@@ -37,22 +36,22 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Calls that look.
+    /// Creates the threads for queries.
     ///
     /// # Errors
-    /// There are no threads for them.
+    /// The threads cannot be created.
     pub(super) fn looks(within: Duration) -> io::Result<Self> {
         let (places, tasks) = (Arc::new(Semaphore::new(LOOKS)), start("api-look", LOOKS)?);
-        Ok(Self { places, tasks, within, late: "ask again" })
+        Ok(Self { places, tasks, within, late: "try again" })
     }
 
-    /// Calls that change something.
+    /// Creates the threads for changes.
     ///
     /// # Errors
-    /// There are no threads for them.
+    /// The threads cannot be created.
     pub(super) fn changes(within: Duration) -> io::Result<Self> {
         let (places, tasks) = (Arc::new(Semaphore::new(CHANGES)), start("api-change", CHANGES)?);
-        Ok(Self { places, tasks, within, late: "it may still be done: look before you ask again" })
+        Ok(Self { places, tasks, within, late: "it may still be done: check before you try again" })
     }
 
     /// Makes a call and waits for its answer.
@@ -70,7 +69,7 @@ impl Calls {
         };
         let (tell, answer) = oneshot::channel();
         let task: Task = Box::new(move || {
-            let _place = place; // until the call returns, whoever still waits for it
+            let _place = place; // until the call returns, even without a waiting client
             let _ = tell.send(call());
         });
         if self.tasks.send(task).is_err() {
@@ -88,12 +87,12 @@ impl Calls {
 }
 
 fn defect() -> Problem {
-    let hint = "this is a defect of the daemon; its log has more";
+    let hint = "this is a defect of the daemon; see its log";
     let error = AdminError::new(MessageId::ApiInternal, "the request could not be carried out", hint);
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error)
 }
 
-/// Starts threads that make calls until nobody has the sender any more.
+/// Starts threads that execute calls until the sender is dropped.
 fn start(name: &str, count: usize) -> io::Result<mpsc::Sender<Task>> {
     let (tasks, queue) = mpsc::channel();
     let queue = Arc::new(Mutex::new(queue));
@@ -108,7 +107,8 @@ fn work(queue: &Mutex<mpsc::Receiver<Task>>) {
     loop {
         let task = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(task) = task else { return };
-        // Whoever waits for a call that panics hears of it, and the next one finds this thread.
+        // The waiting client gets an error if the call panics, and the thread remains for the next
+        // one.
         let _ = catch_unwind(AssertUnwindSafe(task));
     }
 }

@@ -1,6 +1,6 @@
-//! An event loop on a thread of its own, which ends when it is dropped.
+//! An event loop on its own thread, which ends when it is dropped.
 //!
-//! Invariant: its end takes no longer than [`ANSWERS_WITHIN`], whatever its connections do.
+//! Invariant: ending it takes no longer than [`ANSWERS_WITHIN`], regardless of its connections.
 
 use super::ApiError;
 use std::future::Future;
@@ -8,10 +8,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long an end waits for connections that are being answered.
+/// Time limit at the end for requests in progress.
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
-/// See the head of this file.
+/// See the top of this file.
 #[derive(Debug)]
 pub(super) struct EventLoop {
     stop: watch::Sender<bool>,
@@ -19,10 +19,11 @@ pub(super) struct EventLoop {
 }
 
 impl EventLoop {
-    /// Runs what `prepare` makes, which ends soon after the word that it is given has become true.
+    /// Runs the future that `prepare` makes, which ends soon after the receiver passed to it
+    /// becomes true.
     ///
     /// # Errors
-    /// The system refuses a thread, an event queue, or what is prepared.
+    /// The system refuses a thread, an event queue, or `prepare` fails.
     pub(super) fn spawn<F: Future<Output = ()> + Send + 'static>(
         name: &str,
         prepare: impl FnOnce(watch::Receiver<bool>) -> Result<F, ApiError>,
@@ -43,11 +44,11 @@ impl EventLoop {
         Ok(Self { stop, thread: Some(thread.map_err(ApiError::Thread)?) })
     }
 
-    /// Ends it; again and again is fine.
+    /// Ends the loop; may be called repeatedly.
     pub(super) fn end(&mut self) {
         self.stop.send_replace(true);
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // a panic there has been told already
+            let _ = thread.join(); // a panic there was reported already
         }
     }
 }

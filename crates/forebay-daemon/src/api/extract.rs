@@ -1,5 +1,5 @@
 //! Input of a request: names in the path, parameters of the query, a JSON body. Each is checked as
-//! a whole, within bounds, and refused in the one form of [`Problem`].
+//! a whole, within bounds, and refused in the form of a [`Problem`].
 
 use axum::body::Body as HttpBody;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
@@ -16,7 +16,7 @@ use forebay_admin::{AdminError, MessageId};
 
 /// Largest body of a request, in bytes.
 pub const BODY_BYTES_MAX: usize = 256 << 10;
-/// Time that a client has to send a body.
+/// Time limit for receiving a body.
 pub(super) const BODY_WITHIN: Duration = Duration::from_secs(15);
 
 /// Names in the path: a text, or a tuple of texts.
@@ -37,7 +37,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Names<T
     }
 }
 
-/// Parameters of the query. Their structures refuse what they do not know.
+/// Parameters of the query. Their structures refuse unknown keys.
 pub(crate) struct Parameters<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> {
@@ -79,15 +79,15 @@ impl<S: Send + Sync, T: DeserializeOwned + Serialize> FromRequest<S> for Body<T>
         match (sent, meant) {
             (Ok(sent), Ok(meant)) if has_shape_of(&sent, &meant) => Ok(Self(body)),
             _ => {
-                let what = "the body is not what is expected: a list stands where an object belongs";
+                let what = "unexpected body: it has a list in place of an object";
                 Err(AdminError::new(MessageId::ApiBody, what, "name the fields").into())
             }
         }
     }
 }
 
-/// Whether objects stand where objects belong. The library that reads structures takes lists of
-/// their fields as well, in an order that is nobody's business.
+/// Returns true if `sent` has objects where `meant` has them. Deserialization also accepts lists of
+/// fields, whose order is not part of the API.
 fn has_shape_of(sent: &Value, meant: &Value) -> bool {
     match (sent, meant) {
         (Value::Object(sent), Value::Object(meant)) => {
@@ -100,7 +100,7 @@ fn has_shape_of(sent: &Value, meant: &Value) -> bool {
     }
 }
 
-/// Refuses a body that says itself that it is too large, before anything is read of it.
+/// Refuses a body whose declared length is too large, before reading it.
 pub(super) fn check_length(headers: &HeaderMap) -> Result<(), Problem> {
     let length =
         headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
@@ -119,17 +119,17 @@ async fn read(body: HttpBody) -> Result<axum::body::Bytes, Problem> {
         Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
         Err(error) => Err(Problem::bad_request(
             MessageId::ApiBody,
-            format!("the body did not come: {error}"),
+            format!("the body was not received: {error}"),
             "send it again",
         )),
     }
 }
 
 fn not_understood(error: &serde_json::Error) -> Problem {
-    // The message ends in the line and the column.
+    // The message ends with line and column.
     let hint = "GET /v1/openapi.json describes every body";
     if error.is_data() {
-        let what = format!("the body is not what is expected: {error}");
+        let what = format!("unexpected body: {error}");
         return AdminError::new(MessageId::ApiBody, what, hint).into();
     }
     Problem::bad_request(MessageId::ApiBody, format!("the body is not JSON: {error}"), hint)
@@ -142,7 +142,7 @@ fn too_large() -> Problem {
 }
 
 fn too_slow() -> Problem {
-    let what = format!("the body did not come within {} s", BODY_WITHIN.as_secs());
+    let what = format!("the body was not received within {} s", BODY_WITHIN.as_secs());
     Problem::new(
         StatusCode::REQUEST_TIMEOUT,
         AdminError::new(MessageId::ApiBodyLate, what, "send it at once"),

@@ -1,11 +1,10 @@
-//! `/metrics` without a token, on a port of loopback (`metrics_listen`). The port may change while
-//! the daemon runs.
+//! `/metrics` without a token, on a loopback port (`metrics_listen`). The port may change at run
+//! time.
 //!
 //! Invariants
-//! - It listens on loopback only, and answers nothing but GET and HEAD of `/metrics`, and a line at
-//!   `/` that says so.
-//! - It has an event loop, connections and threads of its own: who asks here holds up nobody at the
-//!   API.
+//! - It listens on loopback only, and answers nothing but GET and HEAD of `/metrics`, and at `/` a
+//!   line that points there.
+//! - It has an event loop, connections and threads of its own: its requests delay none of the API.
 //! - A change opens the new port before it closes the old one, so a failure changes nothing.
 
 use super::event_loop::EventLoop;
@@ -18,11 +17,11 @@ use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::net::TcpListener;
 
-/// A Prometheus keeps one connection; some more look by hand.
+/// Prometheus keeps one connection; the rest is for manual requests.
 const CONNECTIONS_MAX: usize = 16;
 
-/// See the head of this file. Ends when it is dropped, and keeps its socket as the listener store
-/// says.
+/// See the top of this file. Closes when it is dropped; the listener store decides whether its
+/// socket stays open.
 #[derive(Debug, Default)]
 pub(crate) struct MetricsPort {
     listener_store: Arc<ListenerStore>,
@@ -35,12 +34,12 @@ struct Port {
     wanted: SocketAddr,
     bound: SocketAddr,
     listener: StdTcpListener,
-    /// Who answers there; nobody yet before [`MetricsPort::serve`].
+    /// The server; `None` before [`MetricsPort::serve`].
     server: Option<EventLoop>,
 }
 
 impl MetricsPort {
-    /// None is open.
+    /// Returns a `MetricsPort` without an open port.
     pub(crate) fn new(listener_store: Arc<ListenerStore>) -> Self {
         Self { listener_store, port: Mutex::default() }
     }
@@ -49,10 +48,10 @@ impl MetricsPort {
         self.port.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the port, without answering there. One that is open stays.
+    /// Opens the port without answering. A port that is already open stays.
     ///
     /// # Errors
-    /// Somebody else has it, or the system refuses it.
+    /// The port is in use, or the system refuses it.
     pub(crate) fn open(&self, wanted: SocketAddr) -> Result<(), ApiError> {
         let mut port = self.port();
         if port.is_none() {
@@ -61,10 +60,10 @@ impl MetricsPort {
         Ok(())
     }
 
-    /// Begins to answer where it is open.
+    /// Begins to answer at the open port.
     ///
     /// # Errors
-    /// The system refuses a thread.
+    /// The system cannot create a thread.
     pub(crate) fn serve(&self, services: Services) -> Result<(), ApiError> {
         match &mut *self.port() {
             Some(port) => port.serve(services),
@@ -72,10 +71,10 @@ impl MetricsPort {
         }
     }
 
-    /// Answers there from now on, or nowhere.
+    /// Moves to the wanted port, or closes it.
     ///
     /// # Errors
-    /// As for [`MetricsPort::open`] and [`MetricsPort::serve`]. Everything is as it was then.
+    /// As for [`MetricsPort::open`] and [`MetricsPort::serve`]. Then everything stays as it was.
     pub(crate) fn change(&self, wanted: Option<SocketAddr>, services: Services) -> Result<(), ApiError> {
         let mut port = self.port();
         if port.as_ref().map(|port| port.wanted) == wanted {
@@ -92,12 +91,12 @@ impl MetricsPort {
         Ok(())
     }
 
-    /// Where it answers.
+    /// Returns its address.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.port().as_ref().map(|port| port.bound)
     }
 
-    /// Stops answering, and gives the socket away: who connects waits for who takes it.
+    /// Stops answering, and returns the socket: clients that connect wait for its next owner.
     pub(crate) fn give_away(&self) -> Option<Listener> {
         let port = self.port().take()?;
         Some(Listener { endpoint: endpoint(port.wanted), fd: port.listener.into() })

@@ -1,27 +1,27 @@
-//! The admin API of the daemon: HTTP/JSON over a unix socket, and over TCP for clients with the
-//! token. [`Admin`] does the work. This module connects sockets with that trait. For users:
+//! The admin API of the daemon: HTTP/JSON over a Unix socket, and over TCP for clients with the
+//! token. [`Admin`] does the work; this module connects sockets with that trait. For users:
 //! `docs/operate/api.md`.
 //!
-//! Files: `server` (connections and their limits), `strangers` (which of them make room), `access`
-//! and `tls` (who may come in over TCP), `allowed_paths` (what they may name),
+//! Files: `server` (connections and their limits), `strangers` (which connections are closed to
+//! make room), `access` and `tls` (access over TCP), `allowed_paths` (paths that clients may name),
 //! `event_loop` (the thread that serves them), `metrics_port` (`/metrics` without a token),
-//! `browser` (pages of others), `write_timeout` (connections whose peer takes nothing), `extract`
-//! (checks of what comes in), `calls` (calls that block), `routes` (a handler for each path),
+//! `browser` (pages of other origins), `write_timeout` (connections whose peer reads nothing),
+//! `extract` (checks of requests), `calls` (blocking calls), `routes` (a handler for each path),
 //! `openapi` (their description), `ui` (the dashboard), `problem` (the form of an error).
 //!
 //! Invariants
-//! - It has a thread and an event loop of its own, which never block: no request can hold up
-//!   another, or the engine.
+//! - It has a thread and an event loop of its own, which never block: no request can delay another,
+//!   or the engine.
 //! - Everything has a bound: connections, headers, bodies, names, waiting, threads. [`Limits`] has
-//!   the ones that can be set.
-//! - Every error that a handler or a router gives is a [`Problem`]. (What is not HTTP at all is
-//!   refused by the HTTP library with a bare status.)
-//! - Over TCP nothing is done before the token was seen, except on the port of the metrics, and for
-//!   the dashboard, whose files tell nothing;
-//!   without TLS it listens on loopback only. Whoever can open the unix socket needs no token: the
-//!   file's mode and its folder decide, and lists of users if there are any.
-//! - Who may only look changes nothing: that is decided by the method of a request.
-//! - Pages that a browser has from somewhere else get nothing.
+//!   the configurable ones.
+//! - Every error of a handler or a router is a [`Problem`]. (The HTTP library refuses bytes that
+//!   are not HTTP at all with a bare status.)
+//! - Over TCP a request is processed only after its token was checked, except on the port of the
+//!   metrics, and for the dashboard, whose files contain no data; without TLS the API listens on
+//!   loopback only. Clients of the Unix socket need no token: the mode of the file and its
+//!   directory decide, and lists of users if there are any.
+//! - A client with read access changes nothing: the method of a request decides.
+//! - Pages of other origins in a browser get nothing.
 
 mod access;
 mod allowed_paths;
@@ -62,25 +62,26 @@ pub use forebay_config::TlsFiles;
 use forebay_config::{AdminUsers, DaemonConfig};
 use forebay_io::SocketPermissions;
 
-/// Where the API is served.
+/// Addresses and limits of the API.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ApiOptions {
-    /// Path of the unix socket.
+    /// Path of the Unix socket.
     pub socket: PathBuf,
     /// Permissions of its file, usually `0o660`.
     pub socket_permissions: SocketPermissions,
-    /// Who may do what over the socket; without, whoever can open it may do everything.
+    /// Access levels on the socket; `None`: every user that can open it has full access.
     pub users: Option<AdminUsers>,
-    /// Prefixes of the paths that requests may name; without, all.
+    /// Prefixes of the paths that requests may name; `None`: all.
     pub allowed_paths: Option<Vec<PathBuf>>,
-    /// TCP as well.
+    /// Serves TCP as well.
     pub tcp: Option<TcpOptions>,
     /// Bounds.
     pub limits: Limits,
 }
 
 impl ApiOptions {
-    /// A socket at this path for owner and group, who may do everything, with the usual bounds.
+    /// Returns options for a socket at this path with full access for owner and group, and the
+    /// default bounds.
     #[must_use]
     pub fn at(socket: PathBuf) -> Self {
         let (socket_permissions, limits) = (0o660.into(), Limits::default());
@@ -89,7 +90,7 @@ impl ApiOptions {
 }
 
 impl From<&DaemonConfig> for ApiOptions {
-    /// As the configuration has it, with the usual bounds.
+    /// Returns the configured options, with the default bounds.
     fn from(config: &DaemonConfig) -> Self {
         let tcp = config.admin_tcp.as_ref().map(|tcp| TcpOptions {
             host: tcp.host.clone(),
@@ -109,16 +110,16 @@ impl From<&DaemonConfig> for ApiOptions {
     }
 }
 
-/// How the API is served over TCP.
+/// Address and access of the API over TCP.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TcpOptions {
     /// Name or address to listen on, without brackets.
     pub host: String,
-    /// Port; 0 for any that is free.
+    /// Port; 0 for any free port.
     pub port: u16,
-    /// File with the token of those who may change things.
+    /// File with the token for changes.
     pub token_file: PathBuf,
-    /// File with the token of those who may only look.
+    /// File with the token for read access.
     pub read_token_file: Option<PathBuf>,
     /// TLS; without it only loopback is allowed.
     pub tls: Option<TlsFiles>,
@@ -127,14 +128,16 @@ pub struct TcpOptions {
 /// Bounds of the API.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Most connections at a time on each of the unix socket and TCP. One more takes the place of
-    /// the oldest whose client is not known; if there is none, it is answered 503 and closed.
+    /// Most connections at a time on each of the Unix socket and TCP. A further one replaces the
+    /// oldest connection of an unauthenticated client; if there is none, it gets a 503 and is
+    /// closed.
     pub connections_max: usize,
-    /// Time for the headers of a request, for a TLS handshake, and of silence between two requests.
+    /// Time for the headers of a request, for a TLS handshake, and of silence between two requests,
+    /// each.
     pub headers_within: Duration,
-    /// Time in which a client must take something of what is sent to it.
+    /// Time in which a client must read some of the bytes sent to it.
     pub write_timeout: Duration,
-    /// Time for a request that looks.
+    /// Time for a query.
     pub look_within: Duration,
     /// Time for a request that changes something (and is not a job).
     pub change_within: Duration,
@@ -155,10 +158,10 @@ impl Default for Limits {
     }
 }
 
-/// What the API speaks for.
+/// The interfaces behind the API.
 #[derive(Clone)]
 pub struct Services {
-    /// What can be asked and done.
+    /// Queries and changes.
     pub admin: Arc<dyn Admin>,
     /// The jobs of that interface: waiting for one takes no thread.
     pub jobs: Jobs,
@@ -166,32 +169,32 @@ pub struct Services {
     pub events: Hub,
 }
 
-/// Why the API could not be started.
+/// Reason why the API could not be started.
 #[derive(Debug, Error)]
 pub enum ApiError {
-    /// The unix socket cannot be had.
+    /// The Unix socket cannot be opened.
     #[error("admin socket: {0}")]
     Socket(#[from] forebay_io::SocketError),
     /// The address cannot be listened on.
     #[error("admin API: cannot listen on {address}: {source}")]
     Tcp {
-        /// Which.
+        /// The address.
         address: String,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// The port of the metrics cannot be had.
+    /// The port of the metrics cannot be opened.
     #[error("metrics_listen: cannot listen on {address}: {source}")]
     Metrics {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// It would be read by others.
+    /// Others could read the traffic.
     #[error(
-        "admin API: {address} is not loopback, and without TLS whoever is on the way could read the token: \
-         give cert_file and key_file, or listen on 127.0.0.1"
+        "admin API: {address} is not loopback, and without TLS the token could be read on the network: give \
+         cert_file and key_file, or listen on 127.0.0.1"
     )]
     Plaintext {
         /// The address in question.
@@ -200,15 +203,15 @@ pub enum ApiError {
     /// Token, certificate or key cannot be used.
     #[error("admin API: {0}")]
     File(#[from] FileError),
-    /// The system has no thread for it.
+    /// The system cannot create a thread for it.
     #[error("admin API: cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
     /// The system refused an event queue or a socket.
     #[error("admin API: {what}: {source}")]
     System {
-        /// What was being done.
+        /// The failed operation.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
 }

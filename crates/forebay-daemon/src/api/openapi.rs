@@ -1,15 +1,15 @@
-//! The OpenAPI document: the routes describe themselves, and what is the same for all of them is
-//! added here.
+//! The OpenAPI document: the routes describe themselves, and this module adds the parts that they
+//! share.
 
 use serde_json::{Value, json};
 
 use super::problem::CONTENT_TYPE;
 use super::routes;
 
-/// The document.
+/// Returns the document.
 #[must_use]
 pub fn document() -> Value {
-    // Structures of strings and numbers: writing them as JSON cannot fail.
+    // Structures of strings and numbers: serializing them as JSON cannot fail.
     let mut document = serde_json::to_value(routes::described()).unwrap_or_default();
     join_lines(&mut document);
     document["info"] = json!({
@@ -22,7 +22,8 @@ pub fn document() -> Value {
     document["components"]["securitySchemes"] = json!({ "token": {
         "type": "http",
         "scheme": "bearer",
-        "description": "Over TCP only; the unix socket needs no token. There may be a second token, with which one can only look. /metrics may be open, if so configured.",
+        "description": "Over TCP only; the unix socket needs no token. There may be a second token, which \
+                        permits only reads. /metrics may be open, if so configured.",
     } });
     let paths = document["paths"].as_object_mut();
     for (path, item) in paths.into_iter().flatten() {
@@ -33,7 +34,7 @@ pub fn document() -> Value {
     document
 }
 
-/// Texts are comments of the code: where their lines end means nothing.
+/// Joins lines: texts are comments of the code, whose line breaks have no meaning.
 fn join_lines(value: &mut Value) {
     match value {
         Value::String(text) => {
@@ -45,7 +46,7 @@ fn join_lines(value: &mut Value) {
     }
 }
 
-/// Adds the errors that an operation can answer with.
+/// Adds the errors that an operation can return.
 fn add_problems(path: &str, method: &str, operation: &mut Value) {
     let has_body = operation.get("requestBody").is_some();
     let has_query = operation["parameters"]
@@ -55,20 +56,16 @@ fn add_problems(path: &str, method: &str, operation: &mut Value) {
     let problems = [
         (true, "400", "The request cannot be understood"),
         (true, "401", "Over TCP: no token, or a wrong one"),
-        (
-            true,
-            "403",
-            "It needs the level read (to look) or operate (to change), which the client does not have",
-        ),
-        (has_names || has_body, "404", "There is nothing of that name"),
-        (path == "/v1/events/history", "404", "The daemon keeps none: `forebay run`"),
-        (has_body, "408", "The body did not come in time"),
-        (changes, "409", "Not in this state"),
+        (true, "403", "The client lacks the level that this needs: read (to look) or operate (to change)"),
+        (has_names || has_body, "404", "No object has that name"),
+        (path == "/v1/events/history", "404", "The daemon stores no events: `forebay run`"),
+        (has_body, "408", "The body was not received in time"),
+        (changes, "409", "Not possible in this state"),
         (true, "413", "The body is too large"),
         (has_body, "415", "The body is not JSON"),
-        (has_body || has_query || has_names, "422", "The request makes no sense, whatever the state"),
+        (has_body || has_query || has_names, "422", "The request is invalid in every state"),
         (true, "500", "A defect of the daemon"),
-        (true, "502", "A device, file or socket did not do what was asked"),
+        (true, "502", "An operation on a device, file or socket failed"),
         (true, "503", "The daemon is stopping, or too busy to answer in time"),
     ];
     for (_, status, description) in problems.into_iter().filter(|(applies, ..)| *applies) {

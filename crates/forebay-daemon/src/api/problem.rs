@@ -1,7 +1,7 @@
 //! Errors of the API as RFC 9457 problems, all in one form.
 //!
-//! `status` and `title` are those of HTTP, `detail` says what was wrong for people who know nothing
-//! of Forebay; `kind`, `what` and `hint` are a [`AdminError`] as it is.
+//! `status` and `title` are those of HTTP, `detail` describes the error without terms of Forebay;
+//! `kind`, `what` and `hint` are those of the [`AdminError`].
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -13,34 +13,34 @@ use forebay_admin::{AdminError, ErrorKind, MessageId};
 
 /// Media type of a problem.
 pub(super) const CONTENT_TYPE: &str = "application/problem+json";
-/// When a client that was turned away may come back.
+/// Seconds after which a refused client may retry.
 const RETRY_AFTER_S: &str = "1";
 
-/// Why a request was not answered as asked (RFC 9457).
+/// The error of a request (RFC 9457).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
 pub struct Problem {
-    /// Always `about:blank`: the status says which type of problem it is, `kind` says more.
+    /// Always `about:blank`: the status is the type of the problem, `kind` is more specific.
     #[serde(rename = "type")]
     kind_uri: &'static str,
     /// The name of the status.
     title: &'static str,
     /// The status.
     status: u16,
-    /// Same as `what`, for programs that know RFC 9457 only.
+    /// Same as `what`, for programs that know only RFC 9457.
     detail: String,
-    /// What it is about, for scripts: an id of the table of messages.
+    /// Message ID, for scripts: an entry of the table of messages.
     #[schema(value_type = String)]
     id: MessageId,
     /// Kind, for scripts.
     kind: ErrorKind,
-    /// What was wrong, and where.
+    /// The error and its place.
     what: String,
-    /// What to do; may be empty.
+    /// Advice; may be empty.
     hint: String,
 }
 
 impl Problem {
-    /// A problem of HTTP rather than of what was asked.
+    /// Returns a problem with an HTTP status of its own.
     pub(crate) fn new(status: StatusCode, error: AdminError) -> Self {
         let AdminError { id, kind, what, hint } = error;
         let title = status.canonical_reason().unwrap_or("Error");
@@ -56,12 +56,12 @@ impl Problem {
         }
     }
 
-    /// The request itself cannot be understood.
+    /// Returns a problem for a request that cannot be parsed.
     pub(crate) fn bad_request(id: MessageId, what: impl ToString, hint: impl ToString) -> Self {
         Self::new(StatusCode::BAD_REQUEST, AdminError::new(id, what, hint).of_kind(ErrorKind::Invalid))
     }
 
-    /// Not now.
+    /// Returns a problem for a temporary condition.
     pub(crate) fn unavailable(id: MessageId, what: impl ToString, hint: impl ToString) -> Self {
         AdminError::new(id, what, hint).of_kind(ErrorKind::Unavailable).into()
     }

@@ -1,10 +1,11 @@
-//! Sockets of the API: who may connect, how many, for how long.
+//! Sockets of the API: limits on clients, connections, and times.
 //!
 //! Invariants
-//! - A client that says nothing, says it slowly, or does not read loses its connection within a
+//! - A client that sends nothing, sends slowly, or does not read loses its connection within a
 //!   bounded time.
-//! - Connections over TCP and over the unix socket are counted apart, and clients that have not
-//!   shown a token make room for others (`strangers`): they cannot lock out the operator.
+//! - Connections over TCP and over the Unix socket are counted separately, and connections of
+//!   clients without a token are closed to make room (`strangers`): they cannot lock out the
+//!   operator.
 //! - [`ApiServer`] removes its socket when it is dropped.
 
 use std::net::{SocketAddr, TcpListener as StdTcpListener, ToSocketAddrs};
@@ -42,18 +43,18 @@ use forebay_io::SocketError;
 use forebay_pool::MayWait;
 use forebay_pool::handover::{Listener, ListenerStore};
 
-/// Rest after an accept that failed, usually for want of descriptors.
+/// Pause after a failed accept, usually for lack of descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
-/// A daemon that was killed has so long to be gone from its socket, and how often is looked.
+/// Time limit for a killed daemon to release its socket, and the polling interval.
 const DEAD_WITHIN: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
-/// Most headers of a request, and most bytes of them.
+/// Maximum number of headers of a request, and their maximum size in bytes.
 const HEADERS_MAX: usize = 64;
 const HEADER_BYTES_MAX: usize = 16 << 10;
-/// What a connection buffers in each direction at most.
+/// Maximum buffer of a connection in each direction, in bytes.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// For a connection too many. A head of its own, for there is no HTTP connection yet. It has a
-/// length: what was asked is not read, so behind the last byte there may be an error for an end.
+/// Response to a connection beyond the limit, with a literal head, because there is no HTTP
+/// connection yet. It has a length: the request is not read, so a reset may follow the last byte.
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\n\
     retry-after: 1\r\ncontent-length: 216\r\nconnection: close\r\n\r\n{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
     \"detail\":\"there are too many connections\",\"kind\":\"unavailable\",\"id\":\"api.too-many\",\"what\":\"there are too many connections\",\
@@ -64,22 +65,23 @@ const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: appl
 pub struct ApiServer {
     socket: PathBuf,
     tcp: Option<SocketAddr>,
-    /// The file of its unix socket.
+    /// The file of its Unix socket.
     file: Option<forebay_io::SocketFile>,
     event_loop: EventLoop,
-    /// The listening sockets once more: they can outlive the server.
+    /// Duplicates of the listening sockets: they can outlive the server.
     listeners: Vec<Listener>,
     listener_store: Arc<ListenerStore>,
 }
 
 impl ApiServer {
-    /// Where it listens on TCP.
+    /// Returns its TCP address.
     #[must_use]
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp
     }
 
-    /// Stops serving, and gives the listening sockets away: who connects waits for who takes them.
+    /// Stops serving, and returns the listening sockets: clients that connect wait for their next
+    /// owner.
     pub(crate) fn into_listeners(mut self) -> Vec<Listener> {
         self.event_loop.end();
         std::mem::take(&mut self.listeners)
@@ -101,18 +103,18 @@ impl Drop for ApiServer {
 /// Serves the API until the result is dropped.
 ///
 /// # Errors
-/// The socket or address is in use or cannot be had; the token, certificate or key cannot be used,
-/// or others may read it; plaintext beyond loopback was asked for; the system refuses a thread.
-/// Nothing is served then.
+/// The socket or address is in use or cannot be opened; the token, certificate or key cannot be
+/// used, or others may read it; plaintext was configured on an address other than loopback; the
+/// system refuses a thread. Then nothing is served.
 pub fn serve(options: &ApiOptions, services: Services) -> Result<ApiServer, ApiError> {
     ReadyApi::open(options, services, Arc::default())?.serve()
 }
 
-/// Whether the API could be served: asked before anything is opened that is closed again if it
-/// cannot.
+/// Checks that the API could be served, before anything is opened that would have to be closed
+/// again.
 ///
 /// # Errors
-/// As [`serve`], as far as that can be told without doing it.
+/// As [`serve`], as far as they can be detected in advance.
 pub(crate) fn check(options: &ApiOptions, listener_store: &ListenerStore) -> Result<(), ApiError> {
     let tcp = options.tcp.as_ref().map(TcpParts::read).transpose()?;
     if listener_store.has_passed() {
@@ -121,7 +123,7 @@ pub(crate) fn check(options: &ApiOptions, listener_store: &ListenerStore) -> Res
     if let (Some(options), Some(tcp)) = (&options.tcp, tcp) {
         drop(StdTcpListener::bind(tcp.addresses.as_slice()).map_err(tcp_failed(options))?);
     }
-    // Who was killed may answer for a moment.
+    // A killed daemon may answer for a moment.
     let until = Instant::now() + DEAD_WITHIN;
     loop {
         match forebay_io::check_unix(&options.socket) {
@@ -131,7 +133,7 @@ pub(crate) fn check(options: &ApiOptions, listener_store: &ListenerStore) -> Res
     }
 }
 
-/// An API whose sockets are open and that does not accept yet.
+/// An API with open sockets that does not accept yet.
 pub(crate) struct ReadyApi {
     options: ApiOptions,
     services: Services,
@@ -142,7 +144,7 @@ pub(crate) struct ReadyApi {
 }
 
 impl ReadyApi {
-    /// Opens everything, with the sockets that the listener_store has.
+    /// Opens everything, with the sockets in `listener_store`.
     pub(crate) fn open(
         options: &ApiOptions,
         services: Services,
@@ -195,7 +197,7 @@ struct TcpEndpoint<L> {
     tls: Option<TlsAcceptor>,
 }
 
-/// What the TCP side needs besides its socket.
+/// Parts of the TCP side besides its socket.
 struct TcpParts {
     addresses: Vec<SocketAddr>,
     tokens: Tokens,
@@ -243,14 +245,14 @@ impl TcpEndpoint<StdTcpListener> {
     }
 }
 
-/// What all connections share.
+/// State shared by all connections.
 #[derive(Clone)]
 pub(super) struct House {
     limits: Limits,
     users: Option<Arc<AdminUsers>>,
     allowed_paths: AllowedPaths,
     stopping: watch::Receiver<bool>,
-    /// Connections that are open.
+    /// Number of open connections.
     open: Arc<watch::Sender<usize>>,
 }
 
@@ -276,7 +278,7 @@ impl House {
         Self { limits, users, allowed_paths, stopping, open: Arc::new(watch::Sender::new(0)) }
     }
 
-    /// Clients name only paths below these.
+    /// Restricts clients to paths below these prefixes.
     fn with_allowed_paths(mut self, prefixes: Option<&[PathBuf]>) -> Self {
         self.allowed_paths = prefixes.map(AllowedPaths::below).unwrap_or_default();
         self
@@ -298,8 +300,8 @@ impl House {
         self.until_stopped(serve).await;
     }
 
-    /// Serves without a token. The names that browsers use for loopback are checked as over the
-    /// unix socket.
+    /// Serves without a token. The host names that browsers use are checked as over the Unix
+    /// socket.
     pub(super) async fn serve_metrics(self, listener: TcpListener, router: Router) {
         let router = router
             .layer(from_fn(refuse_large))
@@ -314,8 +316,8 @@ impl House {
             _ = serve => {}
             _ = stopping.wait_for(|stop| *stop) => {}
         }
-        // Connections see the same sign, and end after the answer in flight: a client that asked
-        // for an upgrade must read how it began.
+        // Connections receive the same signal, and end after the response in flight: a client that
+        // requested an upgrade must receive its start.
         let mut open = self.open.subscribe();
         let _ = tokio::time::timeout(ANSWERS_WITHIN, open.wait_for(|count| *count == 0)).await;
     }
@@ -340,7 +342,7 @@ impl House {
         }
     }
 
-    /// The user on the other side may not even look.
+    /// Returns true if the peer's user does not even have read access.
     fn is_stranger(&self, stream: &UnixStream) -> bool {
         self.users.is_some() && self.level_of(stream).is_none()
     }
@@ -351,7 +353,7 @@ impl House {
         level_of_user(self.users.as_ref()?, peer, &groups)
     }
 
-    /// The routes as the user on the other side may use them.
+    /// Returns the routes with the access level of the peer's user.
     fn for_user(&self, stream: &UnixStream, router: Router) -> Router {
         let peer = forebay_io::peer_cred(stream.as_fd());
         let is_limited = !peer.is_ok_and(may_do_everything);
@@ -370,7 +372,7 @@ impl House {
                 tokio::time::sleep(ACCEPT_REST).await;
                 continue;
             };
-            let _ = stream.set_nodelay(true); // an answer is one write or few
+            let _ = stream.set_nodelay(true); // a response is one write or few
             let peer = || {
                 let peer = strangers.enter();
                 (router.clone().layer(Extension(peer.clone())), peer)
@@ -394,12 +396,12 @@ impl House {
                     drop(tokio::spawn(self.clone().connection(stream, router, place, peer)));
                 }
                 (None, None) => drop(tokio::spawn(turn_away(stream))),
-                (None, Some(_)) => {} // closed: a word to it would cost a handshake
+                (None, Some(_)) => {} // close it: a response would cost a handshake
             }
         }
     }
 
-    /// Serves one connection until either side ends it, or it is to make room.
+    /// Serves one connection until either side ends it, or it must make room.
     async fn connection<S>(mut self, stream: S, router: Router, _place: OwnedSemaphorePermit, peer: Arc<Peer>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -414,7 +416,7 @@ impl House {
             .max_buf_size(BUFFER_BYTES_MAX)
             .serve_connection(stream, TowerToHyperService::new(router));
         let mut connection = pin!(connection);
-        // Errors are those of the client: it went away, or did not speak HTTP.
+        // Errors are those of the client: it disconnected, or did not speak HTTP.
         tokio::select! {
             _ = connection.as_mut() => return,
             () = peer.must_leave() => return,
@@ -424,7 +426,7 @@ impl House {
     }
 }
 
-/// A place for one more connection, if need be that of the oldest stranger.
+/// Returns a place for one more connection, if necessary that of the oldest stranger.
 async fn place(places: &Arc<Semaphore>, strangers: &Strangers) -> Option<OwnedSemaphorePermit> {
     if let Ok(place) = places.clone().try_acquire_owned() {
         return Some(place);
@@ -435,7 +437,7 @@ async fn place(places: &Arc<Semaphore>, strangers: &Strangers) -> Option<OwnedSe
     tokio::time::timeout(ACCEPT_REST, places.clone().acquire_owned()).await.ok()?.ok()
 }
 
-/// Tells a client that there are too many, if it takes the word at once.
+/// Sends the refusal of a connection beyond the limit, if the client takes it at once.
 async fn turn_away<S: AsyncWrite + Unpin>(mut stream: S) {
     let _ = tokio::time::timeout(ACCEPT_REST, async {
         stream.write_all(TOO_MANY).await?;
@@ -457,7 +459,7 @@ async fn check_level(State(level): State<Option<Level>>, mut request: Request, n
         return next.run(request).await;
     }
     if let Some(has) = level.filter(|has| *has >= needs) {
-        request.extensions_mut().insert(has); // the dashboard is told what it may
+        request.extensions_mut().insert(has); // the dashboard shows the level
         return next.run(request).await;
     }
     Level::refusal(level, needs).into_response()

@@ -1,16 +1,16 @@
-//! Connections of clients that have not shown yet who they are. Where all places are taken, the
-//! oldest of them makes room: clients without a token do not lock out those with one.
+//! Connections of clients that have not been authenticated yet. If all places are taken, the oldest
+//! of them is closed to make room: clients without a token do not lock out those with one.
 //!
 //! Invariants
-//! - A client that is known keeps its connection, however many come.
-//! - Of strangers the newest stays: one that sends its token at once has all the time it needs.
+//! - An authenticated client keeps its connection, however many others connect.
+//! - Of strangers the newest stays: one that sends its token at once has enough time.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::Notify;
 
-/// A connection, as far as it is known whose it is.
+/// A connection, with the state of its authentication.
 #[derive(Debug, Default)]
 pub(super) struct Peer {
     is_known: AtomicBool,
@@ -18,23 +18,23 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// The client has shown a token.
+    /// Notes that the client has presented a valid token.
     pub(super) fn is_known_now(&self) {
         self.is_known.store(true, Ordering::Relaxed);
     }
 
-    /// Returns when the connection is to make room.
+    /// Returns when the connection must make room.
     pub(super) async fn must_leave(&self) {
         self.leave.notified().await;
     }
 }
 
-/// Connections of one listener that began as those of strangers, oldest first.
+/// Connections of one listener that began without authentication, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Strangers(Mutex<VecDeque<Weak<Peer>>>);
 
 impl Strangers {
-    /// A client whom nothing is known of has come.
+    /// Adds the connection of an unauthenticated client.
     pub(super) fn enter(&self) -> Arc<Peer> {
         let peer = Arc::new(Peer::default());
         let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,7 +43,7 @@ impl Strangers {
         peer
     }
 
-    /// Has the oldest stranger leave. False if there is none.
+    /// Makes the oldest stranger leave. Returns false if there is none.
     pub(super) fn send_away_oldest(&self) -> bool {
         let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(oldest) = queue.pop_front() {

@@ -1,12 +1,12 @@
-//! The dashboard: the files of `crates/forebay-daemon/ui`, which are part of the program. They ask
-//! the API for everything that they show.
+//! The dashboard: the files of `crates/forebay-daemon/ui`, which are part of the program. They get
+//! all displayed data from the API.
 //!
 //! Invariants
-//! - Nothing but these files is served: what a client asks for is looked up by name, not as a path.
-//! - They are the same for everybody and tell nothing of the daemon, so who asks for them need show
+//! - Only these files are served: a request is looked up by name, not as a path.
+//! - They are the same for all clients and contain no data of the daemon, so requests for them need
 //!   no token.
-//! - A page asks nobody but the daemon that it came from: the policy of each answer says so to the
-//!   browser, and that no other page may show it in a frame.
+//! - A page sends requests only to the daemon that it came from: the policy of each response tells
+//!   the browser so, and that no other page may show it in a frame.
 
 use axum::Router;
 use axum::extract::Path;
@@ -18,7 +18,7 @@ use super::access::Level;
 use super::problem::Problem;
 use forebay_admin::{AdminError, MessageId};
 
-/// Where it is.
+/// Its path.
 const PLACE: &str = "/ui/";
 const INDEX: &str = "index.html";
 const POLICY: &str =
@@ -81,7 +81,7 @@ pub(super) fn router() -> Router {
         )
 }
 
-/// True if this asks for a part of the dashboard, or for the way to it.
+/// Returns true for requests of a part of the dashboard, or of a redirect to it.
 pub(super) fn is_asked_for(method: &Method, path: &str) -> bool {
     let name = path.strip_prefix(PLACE);
     let is_part = ["/", "/ui", PLACE].contains(&path) || name.is_some_and(|name| file(name).is_some());
@@ -100,7 +100,7 @@ fn answer(name: &str, headers: &HeaderMap) -> Response {
     let tag = format!("\"{:016x}\"", digest(file.content));
     let common: [(HeaderName, &str); 6] = [
         (header::ETAG, &tag),
-        (header::CACHE_CONTROL, "no-cache"), // asked again each time: another version has other files
+        (header::CACHE_CONTROL, "no-cache"), // revalidated each time: another version has other files
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
@@ -113,7 +113,7 @@ fn answer(name: &str, headers: &HeaderMap) -> Response {
     (common, [(header::CONTENT_TYPE, file.kind)], file.content).into_response()
 }
 
-/// FNV-1a with 64 bits: tells versions of a file apart, and is no protection.
+/// FNV-1a with 64 bits: distinguishes versions of a file, without protection against manipulation.
 fn digest(content: &[u8]) -> u64 {
     content
         .iter()

@@ -1,8 +1,8 @@
-//! A connection whose peer must take what is sent to it: one that takes nothing for
-//! [`WriteTimeout::new`]'s time is closed.
+//! A connection whose peer must read: one that takes no bytes for [`WriteTimeout::new`]'s time is
+//! closed.
 //!
-//! Reading needs no such limit here: headers and bodies have their own, and a client that waits for
-//! an answer is silent.
+//! Reads need no such limit here: headers and bodies have their own, and a client that waits for a
+//! response is silent.
 
 use std::future::Future;
 use std::io;

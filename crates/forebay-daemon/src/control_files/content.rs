@@ -1,4 +1,4 @@
-//! Content of the control files: answers of [`Admin`] as text. Every call may block.
+//! Content of the control files: results of [`Admin`] as text. Every call may block.
 
 use super::format;
 use super::layout::{self, Directory, File, Node};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 type Entries = Vec<(String, NodeKind)>;
 
-/// The files; see the head of this file. `write` has the other direction.
+/// The files; see the top of this file. `write` implements the other direction.
 pub(super) struct Content {
     pub(super) admin: Arc<dyn Admin>,
     pub(super) alarms: Option<AlarmSource>,
@@ -18,7 +18,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Finds what a request needs.
+    /// Finds the data for a request.
     pub(super) fn look(&self, need: Need) -> Result<Found, Errno> {
         let found = match need {
             Need::Nothing => Ok(Found::Nothing),
@@ -35,7 +35,7 @@ impl Content {
         found.map_err(|error| errno(error.kind))
     }
 
-    /// What is at a path, if anything.
+    /// Returns the kind of node at a path, if there is one.
     fn kind(&self, path: &str) -> Result<Option<NodeKind>, AdminError> {
         let kind = match layout::parse(path) {
             None => Ok(None),
@@ -71,7 +71,7 @@ impl Content {
         Ok(self.has(owner)?.then(|| plain(file)))
     }
 
-    /// Is there such a pool, volume or job?
+    /// Returns true if there is such a pool, volume or job.
     fn has(&self, directory: Directory<'_>) -> Result<bool, AdminError> {
         let has =
             |names: Vec<String>, name: &str| layout::is_file_name(name) && names.iter().any(|n| n == name);
@@ -158,7 +158,7 @@ fn plain(file: File<'_>) -> NodeKind {
     NodeKind::File { permissions: file.permissions() }
 }
 
-/// A tunable that cannot be changed live looks so.
+/// Returns the node of a tunable: read-only if it cannot be changed live.
 fn setting_kind(setting: &SettingInfo) -> NodeKind {
     NodeKind::File { permissions: if setting.live { layout::READ_WRITE } else { layout::READ_ONLY } }
 }
@@ -168,7 +168,7 @@ fn directories(names: impl IntoIterator<Item = impl Into<String>>) -> Entries {
     names.filter(|name: &String| layout::is_file_name(name)).map(|name| (name, NodeKind::Directory)).collect()
 }
 
-/// The entries of a directory that has always the same.
+/// Returns the entries of a directory with fixed content.
 fn fixed(path: &str, directory: Directory<'_>) -> Entries {
     let files = layout::file_names(directory).into_iter().filter_map(|name| {
         match layout::parse(&format!("{path}/{name}")) {

@@ -1,6 +1,6 @@
-//! Values as text: one value a file, or one thing a line.
+//! Values as text: one value per file, or one item per line.
 //!
-//! Invariant: whatever a value contains, it does not make a line of its own.
+//! Invariant: the content of a value never creates an additional line.
 
 use forebay_admin::{JobInfo, LossInfo};
 use forebay_config::rules::Rule;
@@ -8,17 +8,17 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt::{Display, Write};
 
-/// A value as the text of a file: with a newline at its end, or empty.
+/// Returns a value as the text of a file: with a newline at its end, or empty.
 pub(super) fn file(value: &str) -> String {
     if value.is_empty() || value.ends_with('\n') { value.to_owned() } else { format!("{value}\n") }
 }
 
-/// One line for each, with what would be a line break in it made visible.
+/// Returns one line for each value, with line breaks in it escaped.
 pub(super) fn lines<T: Display>(values: impl IntoIterator<Item = T>) -> String {
     values.into_iter().map(|value| line(&value.to_string()).into_owned() + "\n").collect()
 }
 
-/// A text as one line.
+/// Returns a text as one line.
 pub(super) fn line(text: &str) -> Cow<'_, str> {
     if text.contains(char::is_control) {
         text.chars().flat_map(escaped).collect::<String>().into()
@@ -32,23 +32,23 @@ fn escaped(c: char) -> impl Iterator<Item = char> {
     plain.into_iter().chain(escape.into_iter().flatten())
 }
 
-/// What is not there is an empty text.
+/// Returns an empty text for `None`.
 pub(super) fn optional(value: Option<&str>) -> String {
     value.map(|value| line(value).into_owned()).unwrap_or_default()
 }
 
-/// Seconds with a tenth.
+/// Formats seconds with one decimal.
 pub(super) fn seconds(seconds: f64) -> String {
     format!("{seconds:.1}")
 }
 
-/// An age of nanoseconds in seconds.
+/// Converts an age in nanoseconds to seconds.
 pub(super) fn oldest_age(age_ns: u64) -> String {
     format!("{}.{:03}", age_ns / 1_000_000_000, age_ns / 1_000_000 % 1_000)
 }
 
-/// A JSON object as `key=value` lines; keys of nested objects are joined by dots, and what is
-/// `null` is left out.
+/// Formats a JSON object as `key=value` lines; keys of nested objects are joined by dots, and
+/// `null` values are omitted.
 pub(super) fn key_values(value: &Value) -> String {
     let mut text = String::new();
     flatten("", value, &mut text);
@@ -64,12 +64,12 @@ fn flatten(key: &str, value: &Value, text: &mut String) {
             values.iter().enumerate().for_each(|(index, value)| flatten(&below(&index), value, text));
         }
         _ => {
-            let _ = writeln!(text, "{}={}", line(key), word(value)); // memory does not fail
+            let _ = writeln!(text, "{}={}", line(key), word(value)); // writing to a string cannot fail
         }
     }
 }
 
-/// A scalar as one line.
+/// Formats a scalar as one line.
 fn word(value: &Value) -> String {
     match value {
         Value::String(text) => line(text).into_owned(),
@@ -77,15 +77,15 @@ fn word(value: &Value) -> String {
     }
 }
 
-/// Ranges that are lost: a line for each, with first byte, bytes, and when the oldest of them was
-/// written.
+/// Formats lost ranges: a line for each, with first byte, length in bytes, and the time of the
+/// oldest lost write.
 pub(super) fn losses(losses: &[LossInfo]) -> String {
     let line = |loss: &LossInfo| format!("{} {} {}\n", loss.offset_bytes, loss.bytes, loss.written_unix_s);
     losses.iter().map(line).collect()
 }
 
-/// Rules as [`forebay_admin::Admin::rules`] has them (a list, or an object with the list and the
-/// default action): `ID requests=N bytes=N ... RULE`, in order.
+/// Formats rules as [`forebay_admin::Admin::rules`] returns them (a list, or an object with the
+/// list and the default action): `ID requests=N bytes=N ... RULE`, in order.
 pub(super) fn rules(value: &Value) -> String {
     let list = value.as_array().or_else(|| value.get("rules")?.as_array());
     let mut text: String = list.into_iter().flatten().map(rule).collect();
@@ -114,7 +114,7 @@ fn rule(entry: &Value) -> String {
     text
 }
 
-/// An alarm as the HTTP API has it: `ID SEVERITY CONDITION key=value ...: MESSAGE`.
+/// Formats an alarm of the HTTP API: `ID SEVERITY CONDITION key=value ...: MESSAGE`.
 pub(super) fn alarm(value: &Value) -> String {
     const WORDS: [&str; 3] = ["id", "severity", "condition"];
     let shown = |key: &str| value.get(key).filter(|value| !value.is_null()).map(word).unwrap_or_default();
@@ -134,7 +134,7 @@ pub(super) fn alarm(value: &Value) -> String {
     text + ": " + &shown("message") + "\n"
 }
 
-/// Statistics under FlashCache's names, split into its two files: those of errors are the last
+/// Splits statistics under FlashCache's names into its two files: those of errors are the last
 /// line.
 pub(super) fn flashcache_parts(text: &str) -> (&str, &str) {
     let text = text.trim_end_matches('\n');
@@ -143,7 +143,7 @@ pub(super) fn flashcache_parts(text: &str) -> (&str, &str) {
     if is_errors { text.split_at(at) } else { (text, "") }
 }
 
-/// How the last flush of a volume is.
+/// Returns the state of the last flush of a volume.
 pub(super) fn flush_state(last: Option<&JobInfo>) -> String {
     let Some(job) = last else { return "idle".into() };
     let head = format!("{} {}", job.state, job.id);

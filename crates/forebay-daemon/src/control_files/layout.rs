@@ -1,17 +1,17 @@
-//! The control files that there are: paths to what they mean, and the tables of plain values.
-//! `docs/operate/control-fs.md` is for people.
+//! The tree of control files: the meaning of paths, and the tables of plain values.
+//! `docs/operate/control-fs.md` is the user documentation.
 //!
-//! Invariant: a path that [`parse`] understands may still name a pool, volume, job or tunable that
-//! is not there; whether it is, is for `content` to ask.
+//! Invariant: a path that [`parse`] accepts may still name a pool, volume, job or tunable that does
+//! not exist; `content` checks that.
 
 use super::format::{lines, oldest_age, optional, seconds};
 use forebay_admin::{DaemonInfo, JobInfo, PoolInfo, Target, VolumeInfo};
 
-/// Bits of a file that can only be read.
+/// Mode bits of a read-only file.
 pub(super) const READ_ONLY: u16 = 0o444;
-/// Bits of a file that can be written, by the owner.
+/// Mode bits of a file that the owner can write.
 pub(super) const READ_WRITE: u16 = 0o644;
-/// Bits of a file that only takes commands.
+/// Mode bits of a file that only takes commands.
 pub(super) const WRITE_ONLY: u16 = 0o200;
 
 /// A file with one value of a structure.
@@ -21,7 +21,7 @@ pub(super) struct Field<T> {
     pub(super) get: fn(&T) -> String,
 }
 
-/// What a path means.
+/// The meaning of a path.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Node<'a> {
     Directory(Directory<'a>),
@@ -54,18 +54,18 @@ pub(super) enum File<'a> {
     Stats(&'a str),
     FlashcacheStats(&'a str),
     FlashcacheErrors(&'a str),
-    /// What is lost of this volume.
+    /// Lost ranges of this volume.
     Losses(&'a str),
     Flush(&'a str),
     Rules(&'a str),
-    /// Of a pool or volume; of anything, in `daemon`.
+    /// Of a pool or volume; in `daemon`, of any of them.
     LastError(Option<Target<'a>>),
     Cancel(&'a str),
 }
 
 impl File<'_> {
-    /// Permission bits; those of a tunable depend on whether it can be changed, and are not decided
-    /// here.
+    /// Returns the permission bits, except for tunables: theirs depend on whether the tunable can
+    /// be changed.
     pub(super) fn permissions(&self) -> u16 {
         match self {
             File::Flush(_) | File::Rules(_) | File::Setting(..) => READ_WRITE,
@@ -145,7 +145,7 @@ const CONFIG: &str = "config";
 const LAST_ERROR: &str = "last_error";
 const CANCEL: &str = "cancel";
 
-/// Files of a volume beside its plain values.
+/// Files of a volume in addition to its plain values.
 type VolumeFile = (&'static str, fn(&str) -> File<'_>);
 const VOLUME_FILES: &[VolumeFile] = &[
     ("stats", |name| File::Stats(name)),
@@ -165,7 +165,7 @@ const TOP: [(&str, Directory<'_>); 4] = [
     ("jobs", Directory::Jobs),
 ];
 
-/// What a path means, if anything.
+/// Returns the meaning of a path, if it has one.
 pub(super) fn parse(path: &str) -> Option<Node<'_>> {
     use Node::{Directory as Dir, File as Leaf};
     let mut parts = path.split('/');
@@ -212,7 +212,7 @@ fn in_volume<'a>(volume: &'a str, rest: &[&'a str]) -> Option<Node<'a>> {
     Some(Node::File(File::Volume(volume, field(VOLUME, name)?)))
 }
 
-/// What pools and volumes have both.
+/// Parses the part that pools and volumes have in common.
 fn common<'a>(target: Target<'a>, rest: &[&'a str]) -> Option<Node<'a>> {
     match rest {
         [] => Some(Node::Directory(Directory::Of(target))),
@@ -222,17 +222,17 @@ fn common<'a>(target: Target<'a>, rest: &[&'a str]) -> Option<Node<'a>> {
     }
 }
 
-/// Names of directories in the root, in order.
+/// Returns the names of directories in the root, in order.
 pub(super) fn top_directories() -> impl Iterator<Item = &'static str> {
     TOP.iter().map(|(name, _)| *name)
 }
 
-/// Name of the file in the root.
+/// Returns the name of the file in the root.
 pub(super) fn alarms_name() -> &'static str {
     ALARMS
 }
 
-/// Names of the files of a directory that has always the same, except those of the root.
+/// Returns the names of the files of a directory with fixed content, except those of the root.
 pub(super) fn file_names(directory: Directory<'_>) -> Vec<&'static str> {
     fn names<T>(fields: &'static [Field<T>], further: &[&'static str]) -> Vec<&'static str> {
         fields.iter().map(|field| field.name).chain(further.iter().copied()).collect()
@@ -249,19 +249,19 @@ pub(super) fn file_names(directory: Directory<'_>) -> Vec<&'static str> {
     }
 }
 
-/// Names of the directories in a directory of which they are always the same.
+/// Returns the names of the subdirectories of a directory in which they are fixed.
 pub(super) fn directory_names(directory: Directory<'_>) -> &'static [&'static str] {
     if matches!(directory, Directory::Of(_)) { &[CONFIG] } else { &[] }
 }
 
-/// A name can be part of a path. (Pools and volumes have such names already; this holds it once
-/// more.)
+/// Returns true if a name can be part of a path. (The names of pools and volumes can; this is a
+/// second check.)
 pub(super) fn is_file_name(name: &str) -> bool {
     const NAME_BYTES_MAX: usize = 255;
     !matches!(name, "" | "." | "..") && name.len() <= NAME_BYTES_MAX && !name.contains(['/', '\0'])
 }
 
-/// A number, or nothing if it is not known.
+/// Formats a number; empty if it is unknown.
 fn known(number: Option<u64>) -> String {
     number.map_or_else(String::new, |number| number.to_string())
 }

@@ -1,16 +1,17 @@
-//! The control file system: statistics and tunables of the daemon as plain files, one value a file.
+//! The control file system: statistics and tunables of the daemon as plain files, one value per
+//! file.
 //!
 //! `cat volumes/db/stats`, `echo 30 > volumes/db/config/dirty_high_pct`, `echo 1 >
-//! volumes/db/flush`. What the files are is in `docs/operate/control-fs.md`. They call
-//! [`Admin`], with the same checks and effects as all others.
+//! volumes/db/flush`. `docs/operate/control-fs.md` describes the files. They call [`Admin`], with
+//! the same checks and effects as all other interfaces.
 //!
 //! - [`mount`] mounts and starts the threads; dropping the [`ControlFiles`] unmounts and ends them.
-//! - Threads of its own ask the daemon, so they may block. A writer that waits for a flush holds
+//! - Dedicated threads call the daemon, so they may block. A writer that waits for a flush holds
 //!   none of them.
-//! - Nothing here is on the I/O path.
+//! - This module is not on the I/O path.
 //!
-//! Reading order: `layout` (which files), `content` and `write` (what is in them, what a write
-//! does), `server` and `under_way` (requests and threads). The protocol is that of
+//! Reading order: `layout` (the tree of files), `content` and `write` (their content, the effects
+//! of writes), `server` and `under_way` (requests and threads). The protocol is that of
 //! `forebay_export::fuse`.
 
 mod content;
@@ -35,13 +36,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use thiserror::Error;
 
-/// How long an unmount waits for threads that are in the middle of a question to the daemon.
+/// Time that an unmount waits for threads with a call to the daemon in progress.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
-/// Tells the active alarms, each as the HTTP API has it.
+/// Returns the active alarms, each as in the HTTP API.
 pub type AlarmSource = Arc<dyn Fn() -> Vec<serde_json::Value> + Send + Sync>;
 
-/// Why the control file system is not there.
+/// Reason why there is no control file system.
 #[derive(Debug, Error)]
 pub enum Error {
     /// It could not be mounted.
@@ -52,17 +53,17 @@ pub enum Error {
     Serve {
         /// The mount point.
         path: PathBuf,
-        /// What failed.
+        /// The failed operation.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// What a mount shows beside what [`Admin`] tells.
+/// Content of a mount in addition to that from [`Admin`].
 #[derive(Clone, Default)]
 pub struct Options {
-    /// Where alarms come from; without, there is no file `alarms`.
+    /// Source of alarms; without it there is no file `alarms`.
     pub alarms: Option<AlarmSource>,
 }
 
@@ -72,15 +73,14 @@ impl fmt::Debug for Options {
     }
 }
 
-/// A mounted control file system. Dropping it unmounts: files that are open give errors from then
-/// on, writers that wait get `ESHUTDOWN`, jobs go on. A drop may take as long as the slowest
-/// question that is under way, at most 5 s.
+/// A mounted control file system. Dropping it unmounts: open files then return errors, waiting
+/// writers get `ESHUTDOWN`, and jobs continue. The drop may take as long as the slowest call in
+/// progress, at most 5 s.
 pub struct ControlFiles {
     server: Arc<Server>,
-    /// Taken when it is dropped.
+    /// Taken on drop.
     mount: Option<FuseMount>,
-    /// Disconnected once all threads have ended; nothing is ever sent. (The lock makes it usable
-    /// from any thread.)
+    /// Disconnected once all threads have ended; nothing is ever sent. (The lock makes it `Sync`.)
     ended: Mutex<Receiver<()>>,
     path: PathBuf,
 }
@@ -91,21 +91,21 @@ impl fmt::Debug for ControlFiles {
     }
 }
 
-/// Does what a write of `text` to the control file at `path` does, without a mount, for fuzzing.
+/// Has the effect of a write of `text` to the control file at `path`, without a mount, for fuzzing.
 ///
 /// # Errors
-/// What the writer is told.
+/// The error that the writer receives.
 #[doc(hidden)]
 pub fn write_text(admin: Arc<dyn Admin>, path: &str, text: &[u8]) -> Result<(), Errno> {
     let content = Content { admin, alarms: None, refusals: Default::default() };
     content.write(path, text, true).map(drop)
 }
 
-/// Mounts the control file system at `path`: an empty directory, one that is made now (its parent
-/// must be there), or what a killed daemon left there.
+/// Mounts the control file system at `path`: an empty directory, one that it creates (the parent
+/// must exist), or the mount that a killed daemon left.
 ///
 /// # Errors
-/// [`enum@Error`]; nothing is mounted then. The daemon can go on without.
+/// [`enum@Error`]; then nothing is mounted. The daemon can continue without it.
 pub fn mount(path: &Path, admin: Arc<dyn Admin>) -> Result<ControlFiles, Error> {
     mount_with(path, admin, Options::default())
 }
@@ -135,7 +135,7 @@ pub fn mount_with(path: &Path, admin: Arc<dyn Admin>, options: Options) -> Resul
 }
 
 impl ControlFiles {
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -152,8 +152,7 @@ impl ControlFiles {
         let (server, running) = (Arc::clone(&self.server), running.clone());
         let thread = move || {
             work(&server);
-            // The connection is closed with the last reference, so that goes before the word that
-            // all is over.
+            // The last reference closes the connection, so drop it before the sender.
             drop(server);
             drop(running);
         };
@@ -163,27 +162,27 @@ impl ControlFiles {
 
 impl Drop for ControlFiles {
     fn drop(&mut self) {
-        // First out of the name space, so that nobody comes in any more.
+        // Remove it from the name space first, so that there are no new users.
         drop(self.mount.take());
         self.server.stop();
         let ended = self.ended.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // A thread that hangs in the daemon ends by itself later, and the connection is closed only
-        // then.
+        // A thread that hangs in a call to the daemon ends by itself later, and the connection is
+        // closed only then.
         let _ = ended.recv_timeout(STOP_WITHIN);
     }
 }
 
-/// The path as the mount table will have it: absolute, and not that of a symbolic link.
+/// Returns the path as the mount table will list it: absolute, with symbolic links resolved.
 fn mount_point(path: &Path) -> io::Result<PathBuf> {
     let path: PathBuf = std::path::absolute(path)?.components().collect();
     match path.symlink_metadata() {
         Ok(found) if found.is_symlink() => path.canonicalize(),
-        // Not there yet, or the mount of a killed daemon, at which nothing can be looked.
+        // It does not exist yet, or is the mount of a killed daemon, whose content is inaccessible.
         _ => Ok(path),
     }
 }
 
-/// What a program that reads or writes a file is told.
+/// Returns the error code for the program that reads or writes a file.
 fn errno(kind: ErrorKind) -> Errno {
     match kind {
         ErrorKind::Denied => Errno::NotPermitted,

@@ -1,15 +1,15 @@
-//! Why the last write that was refused was refused: the text behind `last_error`.
+//! The reason of the last refused write: the content of `last_error`.
 //!
-//! An error number is all that `echo` can show; the reason is kept here, by directory, until the
-//! same file is written with success or another write in that directory is refused.
+//! `echo` can show only an error number; this module keeps the reason, by directory, until the same
+//! file is written with success or another write in that directory is refused.
 
 use super::format::line;
 use forebay_admin::Target;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Directories remembered. Only those of pools and volumes that are there come up, so it is hardly
-/// ever reached; then all are forgotten.
+/// Maximum number of directories. Only those of existing pools and volumes occur, so it is hardly
+/// ever reached; then all are dropped.
 const DIRECTORIES_MAX: usize = 1024;
 
 /// Path of a file and the reason.
@@ -17,12 +17,12 @@ type Refusal = (String, String);
 
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    /// By the path of the directory; the newest of all is that of the empty path.
+    /// By the path of the directory; the newest of all has the empty path.
     by_directory: Mutex<HashMap<String, Refusal>>,
 }
 
 impl Refusals {
-    /// A write to this file was refused.
+    /// Notes the refusal of a write to this file.
     pub(super) fn note(&self, path: &str, reason: &str) {
         let refusal = (path.to_owned(), line(reason).into_owned());
         let mut all = self.lock();
@@ -33,7 +33,7 @@ impl Refusals {
         all.insert(String::new(), refusal);
     }
 
-    /// A write to this file succeeded.
+    /// Notes the success of a write to this file.
     pub(super) fn forget(&self, path: &str) {
         let mut all = self.lock();
         for directory in directory_of(path).into_iter().chain([String::new()]) {
@@ -43,7 +43,7 @@ impl Refusals {
         }
     }
 
-    /// The last refusal in a pool's or volume's directory, or of all: `FILE: reason`.
+    /// Returns the last refusal in a pool's or volume's directory, or of all: `FILE: reason`.
     pub(super) fn text(&self, target: Option<Target<'_>>) -> String {
         let directory = target.map(directory).unwrap_or_default();
         let all = self.lock();
@@ -64,7 +64,7 @@ fn directory(target: Target<'_>) -> String {
     }
 }
 
-/// The directory with the `last_error` of a file, if it is one of a pool or volume.
+/// Returns the directory with the `last_error` of a file, if it is one of a pool or volume.
 fn directory_of(path: &str) -> Option<String> {
     let mut parts = path.splitn(3, '/');
     let (top, name, _) = (parts.next()?, parts.next()?, parts.next()?);

@@ -1,11 +1,12 @@
-//! The threads of the control file system: each takes one request at a time, asks, and answers.
+//! The threads of the control file system: each takes one request at a time, calls the daemon, and
+//! replies.
 //!
 //! Invariants
-//! - The session is locked for moments only, never while [`forebay_admin::Admin`] is asked.
-//! - Whatever happens to a request, it is answered: who waits for an answer that never comes cannot
-//!   be killed.
-//! - A request is in the table of [`UnderWay`] from when it is received to when it is answered, so
-//!   that an interrupt finds it.
+//! - The session is locked only briefly, never during a call of [`forebay_admin::Admin`].
+//! - Every request is answered, also after an error or a panic: a process that waits for a missing
+//!   answer cannot be killed.
+//! - A request is in the table of [`UnderWay`] from its receipt to its answer, so that an interrupt
+//!   finds it.
 
 use super::content::Content;
 use super::under_way::{Met, NoWait, UnderWay, Wait};
@@ -20,12 +21,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Threads that take requests: so many questions to the daemon may be slow at once without a `cat`
-/// noticing.
+/// Threads that take requests: this many calls to the daemon may be slow at once without delaying a
+/// `cat`.
 pub(super) const THREADS: usize = 8;
 
-/// A write of more than the text allowed must arrive as one request, so that it is refused as a
-/// whole.
+/// A write longer than the longest accepted text must arrive as one request, so that it is refused
+/// as a whole.
 pub(super) const LIMITS: Limits = Limits {
     payload_bytes_max: 128 << 10,
     background_max: 64,
@@ -40,12 +41,12 @@ pub(super) const LIMITS: Limits = Limits {
     ring_payload_bytes_max: 0,
 };
 
-/// How long one look at all jobs that are waited for takes, if none of them ends.
+/// Duration of one poll of all jobs with waiters, if none of them ends.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Pause after an error of the kernel, such as one for want of memory.
+/// Pause after an error of the kernel, such as lack of memory.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// What the threads share.
+/// State shared by the threads.
 pub(super) struct Server {
     pub(super) connection: Connection,
     pub(super) session: Mutex<PreparedSession>,
@@ -67,9 +68,9 @@ impl Server {
         }
     }
 
-    /// Takes one request. A panic of whoever is asked costs an error, not the thread.
+    /// Takes one request. A panic in a handler costs an error, not the thread.
     fn take(&self, request: &[u8], out: &mut Vec<u8>) {
-        // The kernel sends whole requests; what has no header cannot be answered.
+        // The kernel sends whole requests; one without a header cannot be answered.
         let Ok(header) = Header::decode(request, request.len()) else { return };
         use wire::opcode::{BATCH_FORGET, FORGET, INTERRUPT};
         let is_work = !matches!(header.opcode, FORGET | BATCH_FORGET | INTERRUPT);
@@ -88,7 +89,7 @@ impl Server {
         }
     }
 
-    /// Serves one request; what is in `out` afterwards is to be sent.
+    /// Serves one request; the caller sends the bytes left in `out`.
     fn serve(&self, header: &Header, request: &[u8], out: &mut Vec<u8>) {
         let need = prepared::need(&mut self.session(), request, request.len());
         let found = match self.content.look(need) {
@@ -104,7 +105,7 @@ impl Server {
         drop(session);
         match step {
             Ok(FuseStep::Answered | FuseStep::Silent | FuseStep::Destroyed) | Err(_) => {}
-            Ok(FuseStep::Volume(request)) => request.answer.failed(out, Errno::Io), // no tree of texts has a volume
+            Ok(FuseStep::Volume(request)) => request.answer.failed(out, Errno::Io), // a tree of texts has no volume
             Ok(FuseStep::Interrupt { request, unique }) => self.interrupt(request, unique, out),
             Ok(FuseStep::Store { length_bytes, answer, .. }) => {
                 let text = request.get(WRITE_HEAD_BYTES..WRITE_HEAD_BYTES + length_bytes as usize);
@@ -134,8 +135,8 @@ impl Server {
         match self.under_way.interrupt(request) {
             Met::Waiting(wait) => wait.answer.failed(out, Errno::Interrupted),
             Met::Working => {}
-            // It may have been read by another thread that has not noted it yet: the kernel asks
-            // again, unless it has been answered.
+            // Another thread may have read it and not noted it yet: the kernel repeats the
+            // interrupt, unless the request has been answered.
             Met::Nothing => reply::failed(out, unique, Errno::TryAgain),
         }
     }
@@ -151,7 +152,7 @@ impl Server {
                 ended |= looked.unwrap_or_else(|_| {
                     self.answer_waiting(
                         job,
-                        Err((Errno::Io, "the daemon failed while it looked at the job".into())),
+                        Err((Errno::Io, "the daemon failed while it checked the job".into())),
                     );
                     true
                 });
@@ -162,14 +163,14 @@ impl Server {
         }
     }
 
-    /// Answers those that wait for a job if it ends within `timeout`; true if it did.
+    /// Answers the waiters of a job if it ends within `timeout`; returns true if it did.
     fn look_at_job(&self, job: &str, timeout: Duration) -> bool {
         let outcome = match self.content.admin.wait_for_job(job, timeout) {
             Ok(info) => match outcome(&info) {
                 Some(outcome) => outcome,
                 None => return false,
             },
-            // Too busy to answer is no answer.
+            // A daemon that is too busy does not know the state of the job.
             Err(error) if error.kind == ErrorKind::Unavailable => return false,
             Err(error) => Err((Errno::Io, super::write::reason(&error))),
         };
@@ -194,7 +195,7 @@ impl Server {
         }
     }
 
-    /// Ends everything: writers that wait get an error (their jobs go on), and the threads return.
+    /// Ends everything: waiting writers get an error (their jobs continue), and the threads return.
     pub(super) fn stop(&self) {
         for wait in self.under_way.stop() {
             let mut out = Vec::new();
@@ -204,12 +205,12 @@ impl Server {
         self.connection.stop();
     }
 
-    /// Sends an answer, if there is one. Should the kernel not take it, it gets a shorter one.
+    /// Sends an answer, if there is one. If the kernel does not accept it, sends a shorter one.
     fn send(&self, unique: u64, answer: &[u8]) {
         if !answer.is_empty() && self.connection.reply(answer).is_err() {
             let mut failure = Vec::new();
             reply::failed(&mut failure, unique, Errno::Io);
-            let _ = self.connection.reply(&failure); // nothing is left to be done
+            let _ = self.connection.reply(&failure); // no further recourse
         }
     }
 
@@ -218,12 +219,12 @@ impl Server {
     }
 }
 
-/// What a job that has ended means to those that waited for it.
+/// Returns the result of an ended job for its waiters; `None` while it runs.
 fn outcome(job: &JobInfo) -> Option<Result<(), (Errno, String)>> {
     match job.state.as_str() {
         "completed" => Some(Ok(())),
         "failed" => {
-            let why = job.error.as_deref().unwrap_or("the reason is not known");
+            let why = job.error.as_deref().unwrap_or("unknown reason");
             Some(Err((Errno::Io, format!("job {} failed: {why}", job.id))))
         }
         "cancelled" => Some(Err((Errno::Cancelled, format!("job {} was cancelled", job.id)))),

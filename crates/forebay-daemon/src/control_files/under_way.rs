@@ -1,11 +1,9 @@
-//! Requests that were received and not yet answered, and the writers among them that wait for a
-//! job.
+//! Requests received and not yet answered, and the writers among them that wait for a job.
 //!
 //! Invariants
-//! - A writer that waits holds no thread: one thread looks after all of them, however many there
-//!   are.
-//! - Each is answered once: whoever takes it out of the table (end of the job, interrupt, stop)
-//!   answers it.
+//! - A waiting writer holds no thread: one thread serves all of them.
+//! - Each request is answered once: the event that removes it from the table (end of the job,
+//!   interrupt, stop) answers it.
 //! - At most [`WAITING_MAX`] wait, and [`super::server::THREADS`] more when several arrive at once.
 
 use forebay_export::fuse::Answer;
@@ -13,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Writers that may wait for jobs.
+/// Maximum number of writers that wait for jobs.
 pub(super) const WAITING_MAX: usize = 1024;
 
 /// A writer that waits.
@@ -27,7 +25,7 @@ pub(super) struct Wait {
 
 #[derive(Debug)]
 enum Stage {
-    /// A thread works on it; its user may not want it any more.
+    /// A thread is handling it; its user may have interrupted it.
     Working {
         interrupted: bool,
     },
@@ -41,7 +39,7 @@ struct Table {
     stopping: bool,
 }
 
-/// Why a writer cannot wait.
+/// Reason why a writer cannot wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NoWait {
     /// It was interrupted meanwhile.
@@ -50,22 +48,22 @@ pub(super) enum NoWait {
     Stopping,
 }
 
-/// What an interrupt met.
+/// State of a request when its interrupt arrived.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Met {
-    /// A writer that waited; it does not any more, and is to be answered.
+    /// A writer that waited; removed from the table, and must be answered.
     Waiting(Wait),
-    /// A request that a thread works on: if it would begin to wait, it does not.
+    /// A request that a thread is handling: it will not wait.
     Working,
-    /// A request that has not been seen, or was answered.
+    /// A request that is unknown or was answered.
     Nothing,
 }
 
-/// See the head of this file.
+/// See the top of this file.
 #[derive(Debug, Default)]
 pub(super) struct UnderWay {
     table: Mutex<Table>,
-    /// Somebody began to wait, or it is time to stop.
+    /// Signals a new waiter, or the stop.
     changed: Condvar,
 }
 
@@ -74,12 +72,12 @@ impl UnderWay {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread begins to work on a request.
+    /// Notes that a thread begins to handle a request.
     pub(super) fn begin(&self, unique: u64) {
         self.lock().requests.insert(unique, Stage::Working { interrupted: false });
     }
 
-    /// A request that a thread works on was answered. One that waits stays.
+    /// Notes the answer of a request that a thread handled. A waiting one stays.
     pub(super) fn end(&self, unique: u64) {
         let mut table = self.lock();
         if let Some(Stage::Working { .. }) = table.requests.get(&unique) {
@@ -87,12 +85,12 @@ impl UnderWay {
         }
     }
 
-    /// Is there room for one more that waits?
+    /// Returns true if there is room for one more waiter.
     pub(super) fn may_wait(&self) -> bool {
         self.lock().waiting < WAITING_MAX
     }
 
-    /// A request that was worked on waits from now on, without a thread.
+    /// Makes a request in progress wait, without a thread.
     pub(super) fn wait(&self, wait: Wait) -> Result<(), NoWait> {
         let mut table = self.lock();
         let unique = wait.answer.unique;
@@ -107,7 +105,7 @@ impl UnderWay {
         Ok(())
     }
 
-    /// The user of a request does not want to wait any longer.
+    /// Handles the interrupt of a request.
     pub(super) fn interrupt(&self, unique: u64) -> Met {
         let mut table = self.lock();
         match table.requests.get_mut(&unique) {
@@ -122,8 +120,8 @@ impl UnderWay {
         taken.pop().map_or(Met::Nothing, Met::Waiting)
     }
 
-    /// Blocks until somebody waits; returns the jobs that are waited for, or `None` when it is time
-    /// to stop.
+    /// Blocks until a request waits; returns the jobs waited for, or `None` when it is time to
+    /// stop.
     pub(super) fn jobs(&self) -> Option<Vec<String>> {
         let table = self.lock();
         let idle = |table: &mut Table| table.waiting == 0 && !table.stopping;
@@ -136,18 +134,18 @@ impl UnderWay {
         (!table.stopping).then(|| jobs.into_iter().map(str::to_owned).collect())
     }
 
-    /// Blocks for so long, or until it is time to stop.
+    /// Blocks for `time`, or until it is time to stop.
     pub(super) fn pause(&self, time: Duration) {
         let running = |table: &mut Table| !table.stopping;
         let _ = self.changed.wait_timeout_while(self.lock(), time, running);
     }
 
-    /// Those that wait for a job do not any more, and are to be answered.
+    /// Removes and returns the waiters of a job; the caller must answer them.
     pub(super) fn take(&self, job: &str) -> Vec<Wait> {
         self.lock().take(|_, wait| wait.job == job)
     }
 
-    /// Nobody waits any more; those that did are to be answered.
+    /// Ends all waiting; the caller must answer the returned waiters.
     pub(super) fn stop(&self) -> Vec<Wait> {
         let mut table = self.lock();
         table.stopping = true;

@@ -1,6 +1,6 @@
 //! Effect of a write to a control file.
 //!
-//! Invariant: a write that is refused has changed nothing, and its reason is in `last_error`.
+//! Invariant: a refused write has changed nothing, and its reason is in `last_error`.
 
 use super::content::Content;
 use super::errno;
@@ -10,12 +10,12 @@ use forebay_export::fuse::Errno;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What became of a write.
+/// Result of a write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Written {
-    /// It is done. There may be something to tell.
+    /// The write is done, perhaps with a remark.
     Done { remark: Option<String> },
-    /// It is done when this job has ended.
+    /// The write is done when this job has ended.
     Job(String),
 }
 
@@ -26,8 +26,8 @@ impl Written {
 }
 
 impl Content {
-    /// Does what is written to a file. `may_wait`: whether there is room for one more who waits for
-    /// a job.
+    /// Executes a write to a file. `may_wait`: there is room for one more writer that waits for a
+    /// job.
     pub(super) fn write(&self, path: &str, text: &[u8], may_wait: bool) -> Result<Written, Errno> {
         let done = self.carry_out(path, text, may_wait);
         match &done {
@@ -49,8 +49,8 @@ impl Content {
                 "1" => self.admin.cancel_job(id).map(Written::silently),
                 _ => Err(invalid(text, "write 1 to cancel the job")),
             },
-            // The kernel lets root open files that are not for writing.
-            _ => Err(invalid(text, "this file can only be read")),
+            // The kernel lets root open read-only files for writing.
+            _ => Err(invalid(text, "this file is read-only")),
         }
     }
 
@@ -64,8 +64,8 @@ impl Content {
         match text {
             "1" if !may_wait => Err(AdminError::new(
                 MessageId::ControlTooMany,
-                "too many writers wait for flushes already; none was begun",
-                "write bg and look at this file, or wait for fewer",
+                "too many writers already wait for flushes; no flush was started",
+                "write bg and read this file, or wait for fewer",
             )),
             "1" => Ok(Written::Job(self.admin.flush_volume(volume, None)?.id)),
             "bg" => self.admin.flush_volume(volume, None).map(Written::silently),
@@ -92,7 +92,7 @@ impl Content {
     }
 }
 
-/// What was written, without the newline of `echo`.
+/// Returns the written text without the newline of `echo`.
 fn one_line(text: &[u8]) -> Result<&str, AdminError> {
     let text = std::str::from_utf8(text).map_err(|_| invalid("...", "it is not UTF-8 text"))?;
     let text = text.trim();
@@ -108,12 +108,12 @@ fn invalid(text: &str, hint: &str) -> AdminError {
     AdminError::new(MessageId::ControlSyntax, format!("\"{shown}\" was not understood"), hint)
 }
 
-/// An error as one line.
+/// Returns an error as one line.
 pub(super) fn reason(error: &AdminError) -> String {
     if error.hint.is_empty() { error.what.clone() } else { format!("{} ({})", error.what, error.hint) }
 }
 
-/// Warnings about a rule that was added all the same.
+/// Returns warnings about a rule that was added nevertheless.
 fn warnings(added: &Value) -> Option<String> {
     let warnings = added.get("warnings")?.as_array()?;
     let texts: Vec<&str> = warnings.iter().filter_map(Value::as_str).collect();

@@ -1,5 +1,5 @@
-//! `forebay run`: `serve` with a configuration that is made from options. It has one pool with one
-//! volume, and no file.
+//! `forebay run`: `serve` with a configuration built from options. It has one pool with one volume,
+//! and no file.
 
 mod settings;
 
@@ -22,8 +22,8 @@ const UNNAMED: &str = "volume";
 /// Serves one volume until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// [`RunError::Usage`] if the options make no sense; [`RunError::Failed`] if a device, the cache or
-/// a socket cannot be used. Nothing was changed on the devices then, unless the message says so.
+/// [`RunError::Usage`] if the options are invalid; [`RunError::Failed`] if a device, the cache or a
+/// socket cannot be used. Then nothing was changed on the devices, unless the message says so.
 pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), RunError> {
     let Plan { settings, pool_settings, drain } = settings::plan(&options)?;
     for CacheSpec { path, .. } in &options.caches {
@@ -31,7 +31,7 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
             return Err(RunError::failed(
                 MessageId::CacheSameDevice,
                 format!("cache and backing store are the same: {}", path.display()),
-                "give the cache a file or device of its own",
+                "give the cache its own file or device",
             ));
         }
     }
@@ -71,8 +71,8 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
     serve_config(&origin, config, report)
 }
 
-/// Where `forebay run` records that a cache failed: what systemd gives, else the usual place of the
-/// user.
+/// Returns the directory in which `forebay run` records a failed cache: that from systemd, else the
+/// default of the user.
 #[must_use]
 pub fn state_dir() -> std::path::PathBuf {
     let given =
@@ -85,7 +85,8 @@ pub fn state_dir() -> std::path::PathBuf {
     own.unwrap_or_else(|| DaemonConfig::default().state_dir)
 }
 
-/// The volume of `forebay run` has the name of its first export that has one.
+/// Returns the name of the first export that has one, which is the name of the volume of `forebay
+/// run`.
 fn volume_name(exports: &[ExportUri]) -> String {
     let named = exports.iter().find_map(|uri| match uri {
         ExportUri::Nbd { name, .. } if !name.is_empty() => Some(name.clone()),

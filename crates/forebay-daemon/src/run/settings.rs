@@ -1,8 +1,8 @@
 //! `forebay run --set key=value`: the registry of tunables, applied to one volume in a pool of its
 //! own.
 //!
-//! There is no list here. What `run` has an option for, and what needs rules, is refused with the
-//! way to say it.
+//! There is no list here. Tunables with an option of `run`, or that need rules, are refused with a
+//! hint to the right syntax.
 
 use crate::RunOptions;
 use forebay_admin::MessageId;
@@ -16,18 +16,18 @@ use forebay_pool::RunError;
 pub struct SettingHelp {
     /// Name.
     pub key: &'static str,
-    /// What it takes.
+    /// Accepted values.
     pub takes: String,
     /// Default.
     pub default: &'static str,
-    /// What it does.
+    /// Effect.
     pub help: &'static str,
 }
 
-/// `drain` is an order to one run and no property of a volume, so the registry does not have it.
+/// `drain` is a command for one run and no property of a volume, so the registry does not have it.
 const DRAIN: &str = "drain";
 
-/// Every setting that `--set` knows.
+/// Returns every setting that `--set` accepts.
 #[must_use]
 pub fn settings() -> Vec<SettingHelp> {
     let known = tunables::all().filter(|tunable| elsewhere(tunable).is_none());
@@ -47,18 +47,19 @@ pub fn settings() -> Vec<SettingHelp> {
     list
 }
 
-/// How to say what `run` does not take as a setting.
+/// Returns the syntax for a tunable that `run` does not take as a setting.
 fn elsewhere(tunable: &Tunable) -> Option<String> {
     match tunable.name {
         "mode" | "emulate" | "emulate_cache" | "io" => {
-            Some(format!("this has an option of its own: --{}", tunable.name.replace('_', "-")))
+            Some(format!("use its own option: --{}", tunable.name.replace('_', "-")))
         }
         "default_action" => Some("a volume of `forebay run` has no rules: use `forebay serve`".into()),
         _ => None,
     }
 }
 
-/// Settings of `forebay run`, checked: those of its volume and of the pool that serves it alone.
+/// Checked settings of `forebay run`: those of its volume and of the pool that serves only this
+/// volume.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) settings: Settings,
@@ -102,7 +103,7 @@ pub(crate) fn plan(options: &RunOptions) -> Result<Plan, RunError> {
     Ok(Plan { settings: given.volume, pool_settings: given.pool, drain: given.drain })
 }
 
-/// What was given on the command line.
+/// Settings on the command line.
 struct Given {
     volume: Settings,
     pool: Settings,
@@ -134,8 +135,8 @@ impl Given {
         settings.set(key, text).map(|_| ())
     }
 
-    /// The pool serves this volume alone, so unless its limit was given, it is not below that of
-    /// the volume.
+    /// Raises the pool's limit to that of the volume unless it was given, because the pool serves
+    /// only this volume.
     fn raise_limit(&mut self) -> Result<(), ValueError> {
         let high = VolumeTunables::new(&self.volume).dirty_high_pct;
         if self.pool.explicit("dirty_limit_pct").is_none()
@@ -152,7 +153,7 @@ fn unknown(key: &str) -> ValueError {
     let near = tunables::hint(Scope::Volume, key, &[DRAIN]).or_else(pool);
     let near = near.map_or(String::new(), |near| format!("; {near}"));
     let known: Vec<&str> = settings().iter().map(|setting| setting.key).collect();
-    ValueError::new(format!("no such setting{near}; there are: {}", known.join(", ")))
+    ValueError::new(format!("no such setting{near}; known settings: {}", known.join(", ")))
         .about(MessageId::SettingUnknown)
 }
 
@@ -246,7 +247,7 @@ mod tests {
         let RunError::Usage { what: text, .. } = plan(&options(&[("no_such", "1")])).unwrap_err() else {
             panic!()
         };
-        assert!(text.contains("there are: ") && text.contains("dirty_low_pct"), "{text}");
+        assert!(text.contains("known settings: ") && text.contains("dirty_low_pct"), "{text}");
         let RunError::Usage { what: text, .. } = plan(&options(&[("dirty_low_pct", "80")])).unwrap_err()
         else {
             panic!()

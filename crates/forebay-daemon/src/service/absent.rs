@@ -1,6 +1,5 @@
-//! Volumes that a pool has data of but does not serve: they are shown, they have an alarm, and
-//! nothing is done that would lose what only the cache has of them, or would lose sight of what it
-//! has lost.
+//! Volumes that a pool has data of but does not serve: they are listed and have an alarm, and
+//! operations that would lose their dirty data, or the record of their lost blocks, are refused.
 
 use super::Service;
 use forebay_admin::events::{AlarmKey, EventKind, Severity};
@@ -11,28 +10,29 @@ use forebay_pool::open::Backing;
 use forebay_pool::{AbsentVolume, Lost, PoolHandle, ahead_in_all};
 use std::sync::Arc;
 
-/// What an operator can do, in commands that work as they stand if the backing store is known.
+/// Returns the operator's options, as commands that work unchanged if the backing store is known.
 fn way_out(volume: &AbsentVolume, pool: &str, backing: Option<&str>, is_configured: bool) -> String {
     let name = &volume.name;
     let attach = match (is_configured, backing) {
         (true, None) => format!(
-            "forebay volume attach {name}, or, if its backing store is elsewhere now: forebay volume attach {name} --backing URI"
+            "forebay volume attach {name}, or, if its backing store has moved: forebay volume attach {name} \
+             --backing URI"
         ),
         (true, Some(backing)) => format!("forebay volume attach {name} --backing {backing}"),
         (false, _) => {
             format!("forebay volume attach {name} --pool {pool} --backing {}", backing.unwrap_or("URI"))
         }
     };
-    format!("to bring it back: {attach}; to give that up: forebay volume detach {name} --discard")
+    format!("to bring it back: {attach}; to discard its dirty data: forebay volume detach {name} --discard")
 }
 
 impl Service {
-    /// Volumes that pools do not serve: those that are configured, and those of which something is
-    /// dirty or lost. With what is configured of them.
+    /// Finds volumes that pools do not serve: the configured ones, and those with dirty or lost
+    /// blocks, with their configuration.
     ///
     /// # Errors
-    /// A pool does not answer, and so may have more of them; those of the others are given to
-    /// `found` before.
+    /// A pool does not answer, and so may have more of them; those of the others are passed to
+    /// `found` first.
     fn find_absent<T>(
         &self,
         mut found: impl FnMut(VolumeInfo) -> Option<T>,
@@ -48,14 +48,14 @@ impl Service {
                 Err(AdminError::new(
                     MessageId::Event(EventKind::PoolNotAnswering),
                     what,
-                    "try again when it does",
+                    "try again once it does",
                 ))
             }
             (one, _) => Ok(one),
         }
     }
 
-    /// Those of a pool that has said what it has of absent volumes, and which it serves.
+    /// Returns those of a pool that has reported its absent and its served volumes.
     pub(super) fn absent_of(
         &self,
         pool: &str,
@@ -78,16 +78,16 @@ impl Service {
         all
     }
 
-    /// The absent volume of this name.
+    /// Returns the absent volume of this name.
     pub(super) fn absent_info(&self, name: &str) -> Result<Option<VolumeInfo>, AdminError> {
         self.find_absent(|info| (info.name == name).then_some(info))
     }
 
-    /// Why nothing can be asked of a volume that is not configured, but of which a pool keeps data.
-    /// Asks no pool.
+    /// Returns the error for requests to a volume that is not configured, but of which a pool keeps
+    /// data. Asks no pool.
     pub(super) fn kept_apart(&self, name: &str) -> Option<AdminError> {
         let alarm = self.message_of(&AlarmKey::volume(EventKind::VolumeAbsent, name))?;
-        // The alarm names the ways out after what is wrong.
+        // The alarm lists the options after the problem.
         let (what, hint) = alarm.split_once("; ").unwrap_or((&alarm, ""));
         Some(AdminError::new(MessageId::VolumeNotAttached, what, hint))
     }
@@ -95,12 +95,14 @@ impl Service {
     fn why_absent(&self, volume: &str, is_configured: bool) -> String {
         let failed = self.message_of(&AlarmKey::volume(EventKind::VolumeFailed, volume));
         failed.unwrap_or_else(|| match is_configured {
-            true => "it is configured, and nobody has attached it since".into(),
-            false => "it is not configured: it was detached, and what its backing store does not have was kept; do not use that".into(),
+            true => "it is configured, but has not been attached again".into(),
+            false => "it is not configured: it was detached, and its dirty data was kept; do not use its \
+                      backing store"
+                .into(),
         })
     }
 
-    /// Configured volumes of pools that are not open: nothing more is known of them.
+    /// Returns configured volumes of pools that are not open: nothing more is known of them.
     pub(super) fn volumes_of_closed_pools(&self) -> Vec<VolumeInfo> {
         let open: Vec<String> = self.running().pools.keys().cloned().collect();
         let closed = self.volumes_unasked(|pool| !open.iter().any(|open| open == pool));
@@ -108,7 +110,7 @@ impl Service {
         closed.into_iter().map(|info| VolumeInfo { why: why(&info), ..info }).collect()
     }
 
-    /// Configured volumes of pools that are not asked.
+    /// Returns configured volumes of pools without asking the pools.
     pub(super) fn volumes_unasked(&self, of: impl Fn(&str) -> bool) -> Vec<VolumeInfo> {
         let running = self.running();
         let volumes = running.config.volumes.iter().filter(|(_, volume)| of(&volume.pool));
@@ -116,14 +118,14 @@ impl Service {
         volumes.map(|(name, config)| unknown(info(&config.pool, nothing_of(name), Some(config)))).collect()
     }
 
-    /// What an operator can do about a volume that is not attached and of which something is dirty
-    /// or lost.
+    /// Returns the operator's options for a volume that is not attached and has dirty or lost
+    /// blocks.
     pub(super) fn way_out(&self, volume: Option<&AbsentVolume>, pool: &str) -> String {
         let configured = |name: &str| self.running().config.volumes.contains_key(name);
         volume.map_or_else(String::new, |volume| way_out(volume, pool, None, configured(&volume.name)))
     }
 
-    /// The pool that has a volume: the one that it is configured for, or one that has data of it.
+    /// Returns the pool of a volume: the one that it is configured for, or one that has data of it.
     pub(super) fn pool_with(&self, name: &str) -> Result<(String, Arc<PoolHandle>), AdminError> {
         let configured = self.pool_of(name);
         if configured.is_ok() {
@@ -135,8 +137,7 @@ impl Service {
         }
     }
 
-    /// Raises an alarm for each volume of a pool that is not attached and of which something is
-    /// dirty or lost.
+    /// Raises an alarm for each volume of a pool that is not attached and has dirty or lost blocks.
     pub(super) fn look_for_absent(&self, pool: &str) {
         // A pool that does not answer has other alarms.
         let absent = self.handle(pool).and_then(|handle| Self::ask(&handle, |pool| pool.absent()));
@@ -156,9 +157,9 @@ impl Service {
         }
     }
 
-    /// Checks that a backing store is not that of another volume, which is not attached and of
-    /// which a cache has dirty data: they would be written over what is written now, or never. What
-    /// is lost of it would look like good, old data.
+    /// Checks that a backing store does not belong to another volume that is not attached and has
+    /// dirty blocks in a cache: they would later overwrite new data, or never be written. Its lost
+    /// blocks would look like valid, old data.
     pub(super) fn check_not_of_absent(
         &self,
         name: &str,
@@ -188,8 +189,7 @@ impl Service {
         Ok(())
     }
 
-    /// Checks that a pool has no dirty data of volumes that are not attached, and that nothing of
-    /// them is lost.
+    /// Checks that a pool has no dirty or lost blocks of volumes that are not attached.
     pub(super) fn check_nothing_absent(&self, pool: &str) -> Result<(), AdminError> {
         let handle = self.handle(pool)?;
         let absent = Self::ask(&handle, |pool| pool.absent())?;
@@ -199,7 +199,7 @@ impl Service {
         Err(AdminError::new(
             MessageId::PoolDirtyData,
             format!(
-                "pool {pool} holds {} of {}, which no backing store has",
+                "pool {pool} holds {} of {}, which is on no backing store",
                 ahead_in_all(&ahead),
                 names.join(", ")
             ),
@@ -208,7 +208,7 @@ impl Service {
     }
 }
 
-/// Nobody knows more of it than that it is configured.
+/// Returns an absent volume about which only its configuration is known.
 fn nothing_of(name: &str) -> AbsentVolume {
     AbsentVolume { name: name.into(), size_bytes: 0, dirty_blocks: 0, lost: Lost::default() }
 }

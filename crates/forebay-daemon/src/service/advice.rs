@@ -1,4 +1,4 @@
-//! What caches of other sizes would do, and what that is worth in time.
+//! Predicted effect of other cache sizes, and its value in time.
 
 use super::Service;
 use forebay_admin::{AdminError, AdviceInfo, AdviceSize, Target};
@@ -27,7 +27,7 @@ impl Service {
         let Some(((curve, seen), capacity, statistics)) = found else {
             return Err(super::info::not_attached(&volume));
         };
-        // The first is of the pool itself, which times no requests.
+        // The first is that of the pool itself, which measures no request latencies.
         let of_volumes = statistics.into_iter().filter(|one| !one.about.volume.is_empty());
         let asked = of_volumes.filter(|one| volume.is_empty() || one.about.volume == volume);
         let means = means(asked);
@@ -35,7 +35,7 @@ impl Service {
     }
 }
 
-/// Mean times of hits and of misses since the start, in microseconds.
+/// Returns the mean latencies of hits and of misses since the start, in microseconds.
 fn means(volumes: impl Iterator<Item = Snapshot>) -> [Option<f64>; 2] {
     let mut sums = [(0_u64, 0_u64); 2];
     for volume in volumes {
@@ -60,7 +60,8 @@ fn info(
     capacity: u64,
     [hit_us, miss_us]: [Option<f64>; 2],
 ) -> AdviceInfo {
-    // A larger cache never misses more. Each size has a sample of its own, so the estimates can.
+    // A larger cache never misses more. Each size has its own sample, so the estimates may
+    // contradict that.
     let mut least_misses = 1.0_f64;
     let size = |(point, eighths): (&forebay_core::CurvePoint, u64)| {
         least_misses = least_misses.min(point.miss_ratio()?);
@@ -92,19 +93,19 @@ fn info(
     }
 }
 
-/// Fewest distinct blocks of a sample that an estimate is made of.
+/// Minimum number of distinct blocks in a sample for an estimate.
 const DISTINCT_MIN: u64 = 100;
-/// An error below this is not worth waiting for, in percentage points.
+/// Error below which a longer observation is not worthwhile, in percentage points.
 const ERROR_GOAL: f64 = 1.0;
-/// Counts go back so far, so waiting longer makes no error smaller.
+/// Age of the oldest counts, in seconds: a longer observation does not reduce the error.
 const SEEN_MAX_S: u64 = 24 * 3600;
 
-/// Two standard errors of the share of hits at the present size, in percentage points.
+/// Returns two standard errors of the hit ratio at the present size, in percentage points.
 ///
-/// The sample is of blocks, and reads of one block hit or miss together, so its size is the number
-/// of distinct blocks, not that of reads. Misses of the largest size are about those: nearly all of
-/// them are first reads. The estimate is that of Agresti and Coull (1998), which is not zero for a
-/// share of 0 or 1.
+/// The sample consists of blocks, and reads of one block hit or miss together, so its size is the
+/// number of distinct blocks, not of reads. The misses of the largest size are about that number:
+/// nearly all of them are first reads. The estimate is that of Agresti and Coull (1998), which is
+/// not zero for a share of 0 or 1.
 fn error_points(curve: &MissRatioCurve) -> Option<f64> {
     let now = curve.points.iter().zip(CURVE_EIGHTHS).find(|(_, eighths)| *eighths == 8)?.0;
     let distinct = curve.points.last()?.sampled_miss_blocks.min(now.sampled_blocks);
@@ -116,24 +117,24 @@ fn error_points(curve: &MissRatioCurve) -> Option<f64> {
     Some(200.0 * (share * (1.0 - share) / size).sqrt())
 }
 
-/// The error falls with the square root of the time.
+/// Returns when to ask again: the error decreases with the square root of the time.
 fn ask_again_s(error_points: Option<f64>, seen_s: u64) -> Option<u64> {
     let error = error_points?;
     let needed = (seen_s as f64 * (error / ERROR_GOAL).powi(2)) as u64;
     (error > ERROR_GOAL && seen_s < SEEN_MAX_S).then(|| needed.min(SEEN_MAX_S).saturating_sub(seen_s))
 }
 
-/// What to do about the size of the cache, in one sentence.
+/// Returns a recommendation for the size of the cache, in one sentence.
 fn verdict(sizes: &[AdviceSize], error_points: Option<f64>) -> String {
     let now = sizes.iter().find(|size| size.times == 1.0);
     let (Some(now), Some(error), Some(largest)) = (now, error_points, sizes.last()) else {
         return "Too little was read to advise on the size of the cache.".into();
     };
-    // A difference within the error is none.
+    // A difference within the error counts as none.
     let least = error.max(ERROR_GOAL);
     let gain = largest.hit_pct - now.hit_pct;
     if gain > least {
-        // The smallest size with most of what there is to gain.
+        // The smallest size with most of the possible gain.
         let enough = now.hit_pct + least.max(gain * 0.8);
         let better = sizes.iter().find(|size| size.times > 1.0 && size.hit_pct >= enough).unwrap_or(largest);
         let bound = if better.is_lower_bound { "at least " } else { "" };
@@ -155,7 +156,7 @@ fn verdict(sizes: &[AdviceSize], error_points: Option<f64>) -> String {
     }
 }
 
-/// Bytes with one digit behind the point.
+/// Formats bytes with one decimal.
 fn rounded(bytes: u64) -> String {
     let units = [(1_u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")];
     let (unit, name) = units.into_iter().find(|(unit, _)| bytes >= *unit).unwrap_or((1 << 10, "KiB"));
@@ -189,7 +190,8 @@ mod tests {
         assert_eq!((info.seen_s, info.read_bytes), (90, 1 << 32));
     }
 
-    /// A curve of these hit ratios, in percent, from a sample of ten times `tenths` reads.
+    /// Returns the advice of a curve with these hit ratios, in percent, from a sample of ten times
+    /// `tenths` reads.
     fn advice(hits: [u64; 11], tenths: u64, seen_s: u64) -> AdviceInfo {
         let point = |(eighths, hits): (&u64, u64)| CurvePoint {
             eighths: *eighths,

@@ -1,5 +1,4 @@
-//! Pools that are configured and not open: what is known of their caches, and the way to take them
-//! out.
+//! Pools that are configured and not open: the known state of their caches, and their removal.
 
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind};
@@ -10,7 +9,7 @@ use forebay_pool::loss_record::LossRecord;
 use forebay_pool::register::{CacheRecord, Leaving, of_pool};
 use std::path::Path;
 
-/// What is recorded of a cache, as the API shows it.
+/// Returns the record of a cache in the form of the API.
 pub(super) fn recorded_info(record: &CacheRecord, state_dir: &Path) -> RecordedInfo {
     RecordedInfo {
         cache: record.cache_uuid.clone(),
@@ -23,13 +22,13 @@ pub(super) fn recorded_info(record: &CacheRecord, state_dir: &Path) -> RecordedI
 }
 
 impl Service {
-    /// True if a pool is configured and not open.
+    /// Returns true if a pool is configured and not open.
     pub(super) fn is_closed(&self, name: &str) -> bool {
         let running = self.running();
         running.config.pools.contains_key(name) && !running.pools.contains_key(name)
     }
 
-    /// Pools that are configured and not open.
+    /// Returns pools that are configured and not open.
     pub(super) fn closed_infos(&self) -> Vec<PoolInfo> {
         let closed: Vec<String> = {
             let running = self.running();
@@ -39,7 +38,7 @@ impl Service {
         closed.iter().map(|name| self.configured_info(name)).collect()
     }
 
-    /// What is known of a pool without asking it: what is configured, and what is recorded.
+    /// Returns the known state of a pool without asking it: its configuration and record.
     pub(super) fn configured_info(&self, name: &str) -> PoolInfo {
         let (devices, state_dir) = {
             let running = self.running();
@@ -61,7 +60,7 @@ impl Service {
         PoolInfo { volumes, why, ..PoolInfo::closed(name.into(), devices, recorded) }
     }
 
-    /// What an alarm says, if it is raised.
+    /// Returns the message of an alarm if it is raised.
     pub(super) fn message_of(&self, key: &AlarmKey) -> Option<String> {
         self.hub.alarms().into_iter().find(|alarm| alarm.key == *key).map(|alarm| alarm.message)
     }
@@ -72,8 +71,8 @@ impl Service {
         ours.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Checks that a pool that is not open can be taken out of the configuration without losing
-    /// sight of dirty data.
+    /// Checks that removing a pool that is not open from the configuration does not abandon dirty
+    /// data.
     pub(super) fn check_closed_removable(&self, name: &str) -> Result<(), AdminError> {
         let (state_dir, devices) = {
             let running = self.running();
@@ -85,14 +84,14 @@ impl Service {
             LossRecord::all(&MayWait::here(), &state_dir)?.into_iter().find(|record| record.pool == name);
         let records = of_pool(&state_dir, name)?;
         let why = if !volumes.is_empty() {
-            format!("it is the pool of {}", volumes.join(", "))
+            format!("it is in use by {}", volumes.join(", "))
         } else if let Some(record) = lost {
             format!("its cache has failed, see {}", record.path(&state_dir).display())
         } else if let Some(record) = records.iter().find(|record| record.may_be_dirty()) {
             let path = record.path(&state_dir);
             format!("{} ({}: cache {})", record.worth(), path.display(), record.cache_uuid)
         } else if records.is_empty() && devices.iter().any(|spec| spec.path.exists()) {
-            "nothing is recorded of its cache, and its devices are there".to_owned()
+            "its cache has no record, but its devices exist".to_owned()
         } else {
             return Ok(());
         };
@@ -100,23 +99,24 @@ impl Service {
             MessageId::PoolNotOpen,
             format!("pool {name} is not open, and {why}"),
             format!(
-                "to open it: forebay pool open {name}; to take it out of the configuration as it is, with its volumes, and without writing \
-                 anything back: forebay pool remove {name} --force"
+                "to open it: forebay pool open {name}; to remove it and its volumes from the configuration \
+                 without writing anything back: forebay pool remove {name} --force"
             ),
         ))
     }
 
-    /// Takes a pool that is not open out of the configuration, with its volumes. Its devices stay
-    /// as they are, and so does what is recorded of its cache, but for its place: it may be opened
-    /// again, by any pool.
+    /// Removes a pool that is not open from the configuration, with its volumes. Its devices stay
+    /// as they are, and so does the record of its cache, except for its owner: any pool may open
+    /// the cache again.
     pub(super) fn forget_closed(&self, name: &str, file: Option<&mut ConfigFile>) -> Result<(), AdminError> {
         self.holds.check_pool_free(name)?;
         let volumes = self.configured_volumes(name);
         let state_dir = self.running().config.daemon.state_dir.clone();
         let records = of_pool(&state_dir, name)?;
         if let Some(file) = file {
-            // Whatever ends the daemon from here on: the next start finishes what the file says.
-            // One that cannot be written goes on as it is: what is recorded says more than it must.
+            // If the daemon ends after this, the next start finishes the removal if the file no
+            // longer has the pool. Ignore a failed write: the record then only contains more than
+            // necessary.
             for record in &records {
                 let _ = record.leave(&MayWait::here(), &state_dir, Leaving::default());
             }
@@ -132,7 +132,8 @@ impl Service {
         for record in records {
             if let Err(why) = record.remove(&MayWait::here(), &state_dir, false) {
                 self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
-                    "pool {name} is removed, but its cache is still recorded: {why}; the next start tries again"
+                    "pool {name} is removed, but the record of its cache is not: {why}; the next start tries \
+                     again"
                 )));
             }
         }
@@ -146,7 +147,7 @@ impl Service {
         Ok(())
     }
 
-    /// A pool and its volumes are gone: nothing is wrong with them any more.
+    /// Clears the alarms of a pool and its volumes, which were removed.
     pub(super) fn clear_alarms_of(&self, pool: &str, volumes: &[String]) {
         for alarm in self.hub.alarms() {
             let is_volume = alarm.key.volume.as_ref().is_some_and(|volume| volumes.contains(volume));

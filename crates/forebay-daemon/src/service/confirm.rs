@@ -1,16 +1,15 @@
-//! What an import takes from the settings on a cache, and what only the operator decides.
+//! Decides which settings on a cache an import takes, and which need the operator's confirmation.
 //!
-//! Whoever can write to the flash can write settings onto it. They name files and devices that the
-//! daemon reads and writes, places where it mounts, addresses at which it serves, and a key file.
-//! So the settings suggest, and the command names what is to be taken. Only the key of an encrypted
-//! cache, which the command names as well, tells that the export of this cache wrote them
-//! (`forebay_format::SettingsCopy::mac`).
+//! Any process that can write to the flash can write settings onto it. They name files and devices
+//! that the daemon reads and writes, mount points, listen addresses, and a key file. So the
+//! settings are only a proposal, and the command must name what to use. Only the key of an
+//! encrypted cache, which the command names as well, proves that the export of this cache wrote
+//! them (`forebay_format::SettingsCopy::mac`).
 //!
 //! Invariants
-//! - Of settings that are not signed no backing store, export or key is used that the command does
-//!   not name.
+//! - Of unsigned settings, no backing store, export or key is used that the command does not name.
 //! - A key file is read only if the command names it.
-//! - The options that a refusal shows work in a shell as they stand.
+//! - The options that a refusal shows can be copied into a shell unchanged.
 
 use super::settings::invalid;
 use forebay_admin::{AdminError, ImportRequest, MessageId};
@@ -26,18 +25,18 @@ use std::fmt::Display;
 /// The setting of a pool that names its key.
 const KEY_SETTING: &str = "encryption_key_file";
 
-/// What a command names.
+/// The resources that a command names.
 #[derive(Debug)]
 pub(super) struct Named {
     /// Backing stores by volume.
     pub(super) backing: BTreeMap<String, BackingUri>,
     exports: BTreeMap<String, Vec<ExportUri>>,
-    /// Where the key is.
+    /// Source of the key.
     pub(super) key: Option<KeySource>,
 }
 
 impl Named {
-    /// Reads a command. Each volume is one of the pool.
+    /// Parses a command. Each volume is one of the pool.
     pub(super) fn of(request: &ImportRequest, section: &PoolSection) -> Result<Self, AdminError> {
         let mut named = Self { backing: BTreeMap::new(), exports: BTreeMap::new(), key: None };
         for (volume, uri) in &request.backing {
@@ -75,13 +74,13 @@ impl Named {
         Ok(())
     }
 
-    /// The option for a key that the settings name and the command does not.
+    /// Returns the option for a key that the settings name and the command does not.
     pub(super) fn lacks_key(&self, section: &PoolSection) -> Option<String> {
         let suggested = section.pool.tunables().encryption_key_file.filter(|_| self.key.is_none());
         suggested.map(|source| format!("--key-file {}", shell_word(&source)))
     }
 
-    /// The options for backing stores and exports that the command does not name.
+    /// Returns the options for backing stores and exports that the command does not name.
     pub(super) fn lacks(&self, section: &PoolSection) -> Vec<String> {
         let mut options = Vec::new();
         for (name, volume) in &section.volumes {
@@ -106,15 +105,15 @@ fn check_volume(section: &PoolSection, volume: &str) -> Result<(), AdminError> {
     Err(invalid(MessageId::VolumeNotInPool, what, format!("its volumes are {}", known.join(", "))))
 }
 
-/// Whether somebody has signed the settings on a cache, with whatever key.
+/// Returns true if the settings on a cache are signed, with any key.
 pub(super) fn has_mac(found: &Exported) -> bool {
     found.copy.mac != [0; SETTINGS_MAC_BYTES]
 }
 
-/// Whether the key of the cache has signed the settings on it.
+/// Returns true if the key of the cache has signed the settings on it.
 ///
 /// # Errors
-/// It is not the key of the cache, or others have changed the settings since.
+/// It is not the key of the cache, or the settings were modified since.
 pub(super) fn is_signed(found: &Exported, key: Option<&Key>) -> Result<bool, AdminError> {
     let shown = found.devices.first().map(|path| path.display().to_string()).unwrap_or_default();
     unlock(&found.superblock, key, &shown).map_err(RunError::from)?;
@@ -124,13 +123,13 @@ pub(super) fn is_signed(found: &Exported, key: Option<&Key>) -> Result<bool, Adm
     }
     Err(AdminError::new(
         MessageId::CacheExportForged,
-        format!("{shown}: the settings on the cache were not written with its key: others have changed them"),
+        format!("{shown}: the settings on the cache were not written with its key: they were tampered with"),
         "nothing was changed; `forebay pool create` opens the cache without them, and `forebay volume attach` finds its volumes by their \
          names",
     ))
 }
 
-/// Refuses an import whose command does not name what the settings name.
+/// Refuses an import whose command does not name everything that the settings name.
 pub(super) fn refuse(request: &ImportRequest, section: &PoolSection, lacking: &[String]) -> AdminError {
     let mut command = String::from("forebay pool import");
     for device in &request.devices {
@@ -145,16 +144,16 @@ pub(super) fn refuse(request: &ImportRequest, section: &PoolSection, lacking: &[
     AdminError::new(
         MessageId::PoolImportUnconfirmed,
         format!(
-            "pool {}: anyone who can write to the cache can have written the settings on it, and the command does not name what they \
-             name: {}",
+            "pool {}: anything with write access to the cache can have written the settings on it, and the \
+             command does not confirm them: {}",
             section.name,
             lacking.join(" ")
         ),
-        format!("nothing was changed; if each of them is right on this host: {command}"),
+        format!("nothing was changed; if each of them is correct on this host: {command}"),
     )
 }
 
-/// What a command names already, as options.
+/// Returns the parts already named by a command, as options.
 fn given(request: &ImportRequest) -> Vec<String> {
     let mut options = Vec::new();
     options.extend(request.key_file.iter().map(|key| format!("--key-file {}", shell_word(key))));
@@ -170,7 +169,7 @@ fn given(request: &ImportRequest) -> Vec<String> {
     options
 }
 
-/// A word that a shell takes as it is, in quotes if need be.
+/// Quotes a word for a shell if needed.
 fn shell_word(value: &dyn Display) -> String {
     let text = value.to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-:=@%+,".contains(c);

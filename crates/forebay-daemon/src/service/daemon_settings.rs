@@ -1,5 +1,5 @@
-//! Settings of the daemon itself that change while it runs: what is logged, and where metrics are
-//! served without a token.
+//! Settings of the daemon itself that change at run time: the log level, and the port that serves
+//! metrics without a token.
 
 use super::settings::{Changed, invalid, only_written, stored};
 use super::start::check_rules;
@@ -46,7 +46,7 @@ impl Service {
         let (mut undo, mut stale) = (Vec::new(), Vec::new());
         let mut persist = file.as_mut().filter(|_| !request.temporary);
         if let Some(file) = &mut persist {
-            // It may have something else than what holds: a port that could not be had.
+            // The file may differ from the running value: a port that could not be bound.
             let written = file.edit(&[], &check_rules).map_err(|error| stored(&error))?;
             undo = edits(&written.checked.config.daemon, request);
             let both = undo.iter().zip(edits(&new, request));
@@ -55,8 +55,8 @@ impl Service {
         }
         if let Err(error) = self.apply_daemon(&new) {
             if let Some(file) = persist {
-                // It was written a moment ago; if it cannot be now, the error of the change is what
-                // matters.
+                // The edit was just written; if it cannot be reverted, the error of the change
+                // takes precedence.
                 let _ = file.edit(&undo, &check_rules);
             }
             return Err(error);
@@ -73,7 +73,7 @@ impl Service {
         Ok(SettingsDone { changed, written, job: None })
     }
 
-    /// Has these settings hold, or none of them.
+    /// Applies all of these settings, or none.
     fn apply_daemon(&self, new: &DaemonConfig) -> Result<(), AdminError> {
         self.listen_for_metrics(new.metrics_listen)?;
         self.log_threshold.set(new.log_level);
@@ -83,7 +83,8 @@ impl Service {
 
     // --- the port of the metrics
 
-    /// Serves metrics there from now on, or nowhere. If that cannot be, it stays as it was.
+    /// Serves metrics at this address from now on, or nowhere. If that fails, the present state
+    /// stays.
     pub(super) fn listen_for_metrics(&self, wanted: Option<SocketAddr>) -> Result<(), AdminError> {
         let Some(me) = self.me.upgrade() else { return Ok(()) };
         self.metrics.change(wanted, me.services()).map_err(|error| not_listening(&error))?;
@@ -92,8 +93,8 @@ impl Service {
         Ok(())
     }
 
-    /// Opens the port as configured, for [`Service::serve_metrics`]. The daemon serves without it
-    /// if that fails.
+    /// Opens the configured port, for [`Service::serve_metrics`]. If that fails, the daemon serves
+    /// without it.
     pub(crate) fn open_metrics(&self) {
         let wanted = self.running().config.daemon.metrics_listen;
         if let Some(wanted) = wanted
@@ -103,7 +104,7 @@ impl Service {
         }
     }
 
-    /// Answers there from now on.
+    /// Starts answering at the port.
     pub(crate) fn serve_metrics(&self) {
         let Some(me) = self.me.upgrade() else { return };
         match self.metrics.serve(me.services()) {
@@ -112,17 +113,17 @@ impl Service {
         }
     }
 
-    /// Ends the port; its socket is for who serves next.
+    /// Closes the port and returns its socket, for the successor.
     pub(crate) fn give_metrics_away(&self) -> Option<Listener> {
         self.metrics.give_away()
     }
 
-    /// Ends the port.
+    /// Closes the port.
     pub(crate) fn close_metrics(&self) {
         self.metrics.close();
     }
 
-    /// A port that the system chose is known by nobody else.
+    /// Logs the address: the system may have chosen the port.
     fn tell_of_metrics(&self) {
         if let Some(address) = self.metrics.address() {
             self.emit(ServiceEvent::Note(
@@ -132,7 +133,7 @@ impl Service {
         }
     }
 
-    /// What is configured does not hold: a reload tries it again.
+    /// Reports that the configured address is not in effect: a reload retries it.
     fn refuse_metrics(&self, error: &ApiError) {
         self.running_mut().config.daemon.metrics_listen = None;
         let error = not_listening(error);
@@ -148,7 +149,7 @@ fn not_listening(error: &ApiError) -> AdminError {
     }
     let hint = match error {
         ApiError::Metrics { address, source } if source.kind() == std::io::ErrorKind::AddrInUse => format!(
-            "another program has the port (ss -ltnp sport = :{}): choose another one, or stop it",
+            "another program uses the port (ss -ltnp sport = :{}): choose another port, or stop it",
             address.port()
         ),
         _ => "choose another address".into(),
@@ -177,8 +178,8 @@ fn key_of(edit: &Edit) -> Option<String> {
     }
 }
 
-/// The edits of the file that bring what is asked for to what these settings say. A default needs
-/// no line.
+/// Returns the edits of the file that set the requested keys to the values in `settings`. A default
+/// needs no line.
 fn edits(settings: &DaemonConfig, request: &SettingsRequest) -> Vec<Edit> {
     let default = DaemonConfig::default().live();
     let live = settings.live().into_iter().zip(default);
@@ -225,7 +226,7 @@ mod tests {
         text
     }
 
-    /// `GET /path`, and more headers.
+    /// Sends `GET /path` with more headers; returns the response.
     fn asks(address: &str, what: &str, headers: &str) -> String {
         let mut stream = connect(address);
         write!(stream, "{what} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n").unwrap();
@@ -258,7 +259,7 @@ mod tests {
             let answer = asks(&at, what, headers);
             assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{what}: {answer}");
         }
-        // One more than there are places: the oldest makes room, and who asks is answered.
+        // One connection more than the limit: the oldest is closed, and a new request is answered.
         let mut silent: Vec<TcpStream> = (0..17).map(|_| connect(&at)).collect();
         assert_eq!(hears(silent.remove(0)), "", "there is no bound");
         assert!(asks(&at, "GET /metrics", HOST).contains(STATE));
@@ -269,7 +270,8 @@ mod tests {
         assert!(service.stop().is_empty());
     }
 
-    /// A listener on a port that the kernel gives to no connection: once closed, it stays free.
+    /// Returns a listener on a port that the kernel assigns to no connection: once closed, the port
+    /// stays free.
     fn listener_below_ephemeral_ports() -> TcpListener {
         let start = 20_000 + (std::process::id() % 10_000) as u16;
         let mut ports = (start..32_000).chain(20_000..start);
@@ -302,7 +304,7 @@ mod tests {
         };
         assert!(event.message.contains(&taken), "{event:?}");
         assert!(asks(&at, "GET /metrics", HOST).contains(STATE));
-        // So is what the file has, and nobody could have yet.
+        // The same with an address in the file that could not be bound so far.
         listen(&service, "off").unwrap();
         std::fs::write(&path, before.replace("127.0.0.1:0\"", &format!("{taken}\" # mine"))).unwrap();
         let wrong = text_of(folder.path());

@@ -1,4 +1,4 @@
-//! Event bridge: reports of pools become events, alarms and lines of the log.
+//! Event bridge: turns reports of pools into events, alarms and lines of the log.
 
 use super::{Service, ServiceEvent};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
@@ -6,10 +6,10 @@ use forebay_pool::PoolEvent;
 use std::sync::Weak;
 
 impl Service {
-    /// Takes word of a pool; called on the pool's thread, so nothing here may wait for a pool.
+    /// Handles a report of a pool; called on the pool's thread, so it must not wait for a pool.
     pub(super) fn on_pool_event(&self, pool: &str, event: PoolEvent) {
         self.publish(pool, &event);
-        // That less is lost is seen where one looks, not in the log.
+        // A decrease of lost data shows in queries, not in the log.
         if !matches!(event, PoolEvent::Lost { more: false, .. }) {
             self.emit(ServiceEvent::Pool { pool: pool.into(), event });
         }
@@ -32,7 +32,7 @@ impl Service {
             PoolEvent::LossEnded { volume } => {
                 self.hub.clear(&AlarmKey::volume(EventKind::BlockLost, volume));
             }
-            // Nobody looks after these alarms any more. Whoever opens the cache again raises them
+            // Nothing maintains these alarms any longer. The next opening of the cache raises them
             // again.
             PoolEvent::Stopped { losers, .. } => {
                 for volume in losers {
@@ -121,12 +121,12 @@ impl Service {
     }
 }
 
-/// The alarm of a device that is too short: a backing store, or a cache device.
+/// Returns the alarm of a device that is too short: a backing store, or a cache device.
 fn ended(pool: &str, volume: Option<&str>) -> AlarmKey {
     of_device(EventKind::DeviceEnded, pool, volume)
 }
 
-/// The alarm of a file whose path does not lead to it any more.
+/// Returns the alarm of a file whose path no longer leads to it.
 fn path_lost(pool: &str, volume: Option<&str>) -> AlarmKey {
     of_device(EventKind::DevicePathLost, pool, volume)
 }
@@ -138,7 +138,7 @@ fn of_device(condition: EventKind, pool: &str, volume: Option<&str>) -> AlarmKey
     }
 }
 
-/// The way from a pool's thread to the service, as long as there is one.
+/// Returns the callback from a pool's thread to the service, as long as the service exists.
 pub(super) fn reporter(service: Weak<Service>, pool: String) -> Box<dyn FnMut(PoolEvent) + Send> {
     Box::new(move |event| {
         if let Some(service) = service.upgrade() {

@@ -1,11 +1,10 @@
-//! A pool leaves for another host: its volumes are let go, the cache is closed, the settings are
-//! written onto it, and the configuration forgets both. A job.
+//! Exports a pool to another host, as a job: detaches its volumes, closes the cache, writes the
+//! settings onto it, and removes both from the configuration.
 //!
-//! Whatever ends the daemon in between leaves one of two things. Until the configuration has
-//! forgotten the pool the next start opens it as before, and with that what was written onto the
-//! cache counts no longer (`forebay_format::settings_copy`). Afterwards it is exported as a whole.
-//! What fails before that step brings the pool back, or says that it is not open and raises its
-//! alarm.
+//! If the daemon ends in between, one of two states remains. Until the pool is removed from the
+//! configuration, the next start opens it as before, and that invalidates the settings on the cache
+//! (`forebay_format::settings_copy`). After that, the pool is exported as a whole. A failure before
+//! that step reopens the pool, or reports that it is not open and raises its alarm.
 
 use super::settings::stored;
 use super::start::check_rules;
@@ -24,7 +23,7 @@ use forebay_pool::{AbsentVolume, Claims, MayWait, Pool, PoolHandle, ahead_in_all
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A closed cache has so long to take the settings.
+/// Time limit for writing the settings onto a closed cache.
 const WRITE_WITHIN: Duration = Duration::from_secs(20);
 
 fn conflict(id: MessageId, what: impl ToString, hint: impl ToString) -> AdminError {
@@ -32,7 +31,7 @@ fn conflict(id: MessageId, what: impl ToString, hint: impl ToString) -> AdminErr
 }
 
 impl Service {
-    /// Begins the job, unless it is known to be in vain.
+    /// Starts the job unless it is known to fail.
     pub(super) fn begin_export(&self, name: &str, request: ExportRequest) -> Result<JobInfo, AdminError> {
         let handle = self.handle(name)?;
         self.exportable(name, self.changing()?.as_ref())?;
@@ -44,12 +43,11 @@ impl Service {
         self.begin_job(JobSpec::pool(kind, name).force(request.force))
     }
 
-    /// What the configuration says of a pool that can be exported, with the text for its cache.
+    /// Returns the configuration of a pool that can be exported, with the text for its cache.
     fn exportable(&self, name: &str, file: Option<&ConfigFile>) -> Result<(PoolSection, String), AdminError> {
         let Some(file) = file else {
             let what = format!("the cache of {name} is named on the command line of `forebay run`");
-            let hint =
-                "there are no settings to take along: stop it, and start `forebay run` on the other host";
+            let hint = "there are no settings to export: stop it, and start `forebay run` on the other host";
             return Err(conflict(MessageId::DaemonNoConfigFile, what, hint));
         };
         let snapshot = self.pool_snapshot(name)?;
@@ -58,17 +56,18 @@ impl Service {
             return Err(conflict(
                 MessageId::Event(EventKind::CacheFailed),
                 what,
-                format!("give it another: forebay pool replace {name} --device PATH[:SIZE]"),
+                format!("replace it: forebay pool replace {name} --device PATH[:SIZE]"),
             ));
         }
         Self::ask(&*self.handle(name)?, |pool| pool.check_paths("export"))??;
         self.holds.check_pool_free(name)?;
-        // Of the file, not of what runs: a change that was to hold until the next start ends here.
+        // From the file, not from the running state: a change meant to last until the next start
+        // ends here.
         let config = file.newest(&check_rules).map_err(|error| stored(&error))?.config;
         let section = PoolSection::of(&config, name).ok_or_else(|| {
             conflict(
                 MessageId::PoolNotConfigured,
-                format!("the configuration file has no pool {name} any more"),
+                format!("the configuration file no longer has pool {name}"),
                 "forebay reload",
             )
         })?;
@@ -77,17 +76,18 @@ impl Service {
         Ok((section, text))
     }
 
-    /// Of volumes that are not attached nothing is dirty or lost: their settings do not go along,
-    /// and nobody here would know any more that their backing stores are not to be used.
+    /// Volumes that are not attached must have no dirty or lost blocks: their settings are not
+    /// exported, and afterwards this host would not know that their backing stores must not be
+    /// used.
     fn check_nothing_left_here(&self, name: &str) -> Result<(), AdminError> {
         self.check_nothing_absent(name).map_err(|error| {
-            let hint = format!("{}; to take it along in the cache all the same: --force", error.hint);
+            let hint = format!("{}; to export the pool with that data in its cache: --force", error.hint);
             AdminError { hint, ..error }
         })
     }
 
-    /// Nobody uses a volume of a pool, nor can come to its block devices as long as what is
-    /// returned is there.
+    /// Waits until no client uses a volume of a pool. While the returned claims exist, nothing can
+    /// open its block devices.
     fn await_all_unused(handle: &PoolHandle) -> Result<Claims, AdminError> {
         let mut claims = Claims::new();
         for volume in Self::ask(handle, |pool| pool.names())? {
@@ -97,7 +97,7 @@ impl Service {
         Ok(claims)
     }
 
-    /// The job.
+    /// Runs the job.
     pub(super) fn export(&self, id: JobId, name: &str, drain: bool, force: bool) -> Result<(), End> {
         let handle = self.handle(name)?;
         let volumes = Self::ask(&handle, |pool| pool.names())?;
@@ -108,7 +108,7 @@ impl Service {
         });
         if left.is_err() && drain {
             let undo = move |pool: &mut Pool| volumes.iter().for_each(|volume| pool.end_draining(volume));
-            handle.order(undo); // one that has stopped is open anew
+            handle.order(undo); // if the pool has stopped, it was reopened
         }
         left
     }
@@ -124,7 +124,7 @@ impl Service {
     fn leave(&self, name: &str, handle: &PoolHandle, force: bool) -> Result<(), AdminError> {
         let mut file = self.changing()?;
         let (section, text) = self.exportable(name, file.as_ref())?;
-        // Of what the cache was made with: without it nothing is stopped.
+        // Of what the cache was created with: if the key is missing, do not stop anything.
         let source = section.pool.tunables().encryption_key_file;
         let key = source.as_ref().map(read_key).transpose()?;
         let claims = match force {
@@ -158,7 +158,7 @@ impl Service {
         });
         if let Err(error) = forgotten {
             if let Some(file) = file.as_mut() {
-                // It has the pool, unless only its durability is in doubt.
+                // The file has the pool, unless only the durability of the edit is in doubt.
                 let _ = file.edit(&section.added(), &check_rules);
             }
             let _ = entry.map(|entry| entry.set_leaving(&MayWait::here(), None));
@@ -173,7 +173,8 @@ impl Service {
         Ok(())
     }
 
-    /// Has a pool begin to stop. It is off the table before: one that ends there has failed.
+    /// Makes a pool begin to stop. Removes it from the table first: a pool in the table that ends
+    /// counts as failed.
     fn stop_for_good(
         &self,
         name: &str,
@@ -203,7 +204,7 @@ impl Service {
         Ok(written.map_err(|undone| undone.or(|| super::opening::no_answer(&first, WRITE_WITHIN)))??)
     }
 
-    /// Opens a pool again that was stopped for an export, and says what has become of it.
+    /// Reopens a pool that was stopped for an export, and reports the outcome.
     fn bring_back(&self, name: &str) -> String {
         self.running_mut().entries.remove(name);
         let Err(error) = self.open_with_volumes(name, OpenHow::default()) else {
@@ -222,7 +223,7 @@ impl Service {
         }
         self.hub.raise(AlarmKey::pool(EventKind::PoolFailed, name), Severity::Error, &message);
         format!(
-            "the pool could not be opened again: {}; when that is mended: forebay pool open {name}",
+            "the pool could not be opened again: {}; once that is fixed: forebay pool open {name}",
             error.what
         )
     }
@@ -236,34 +237,36 @@ impl Service {
             volumes.iter().for_each(|volume| drop(running.rules.remove(volume)));
             running.entries.remove(name)
         };
-        // A kill before this leaves what the next start finishes.
+        // If the daemon is killed before this, the next start finishes it.
         if let Some(Err(why)) = entry.map(|entry| entry.remove(&MayWait::here(), false)) {
             self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
-                "pool {name} is exported, but its cache is still recorded: {why}; the next start tries again"
+                "pool {name} is exported, but the record of its cache is not removed: {why}; the next start \
+                 tries again"
             )));
         }
         lock(&self.locked).retain(|place| !place.is_of(name, volumes));
         self.clear_alarms_of(name, volumes);
         let message = format!(
-            "pool {name} is exported: its devices and the backing stores of its volumes can go to another host; there: forebay pool import{goes_along}"
+            "pool {name} is exported: its devices and the backing stores of its volumes can be moved to \
+             another host; there: forebay pool import{goes_along}"
         );
         self.hub.publish(NewEvent::new(EventKind::PoolExported, message).pool(name));
     }
 }
 
-/// What an exported cache has besides the data of its volumes, if anything: what is lost, and what
-/// no settings go along for.
+/// Returns what an exported cache contains besides the data of its volumes, if anything: lost
+/// blocks, and volumes whose settings are not exported.
 fn goes_along(lost_bytes: u64, absent: &[AbsentVolume]) -> String {
     let mut text = String::new();
     if lost_bytes > 0 {
-        text += &format!("; {} of its volumes are LOST, there as here", ByteSize(lost_bytes));
+        text += &format!("; {} of its volumes are LOST, there too", ByteSize(lost_bytes));
     }
     let ahead: Vec<AbsentVolume> = absent.iter().filter(|volume| volume.is_ahead()).cloned().collect();
     if !ahead.is_empty() {
         let names: Vec<&str> = ahead.iter().map(|volume| volume.name.as_str()).collect();
         text += &format!(
-            "; its cache takes along {} of {}, which had not been attached: do not use their backing stores before \
-             they are attached there",
+            "; its cache also holds {} of {}, which had not been attached: do not use their backing stores \
+             before they are attached there",
             ahead_in_all(&ahead),
             names.join(", ")
         );
@@ -285,7 +288,7 @@ mod tests {
         std::fs::rename(&cache, &away).unwrap();
         std::os::unix::fs::symlink(&away, &cache).unwrap();
         let service = start(folder.path(), Arc::default(), "auto");
-        // Of a link that is gone nobody is told while the pool is open.
+        // While the pool is open, an unlinked cache file goes unnoticed.
         std::fs::remove_file(&cache).unwrap();
         let error = service.leave("a", &service.handle("a").unwrap(), false).unwrap_err();
         assert!(error.what.contains("cannot open"), "{error:?}");
@@ -298,7 +301,7 @@ mod tests {
         let alarms = service.hub.alarms();
         let key = AlarmKey::pool(EventKind::PoolFailed, "a");
         assert!(
-            alarms.iter().any(|alarm| alarm.key == key && alarm.message.contains("is not there")),
+            alarms.iter().any(|alarm| alarm.key == key && alarm.message.contains("is missing")),
             "{alarms:?}"
         );
 

@@ -1,6 +1,6 @@
-//! Passing pools and clients to a successor, and what the operator is told of it.
+//! Hands pools and clients over to a successor, and reports the result to the operator.
 //!
-//! Until [`Service::hand_over`] has closed the pools everything can go on as if nothing had been:
+//! Until [`Service::hand_over`] has closed the pools, service can resume unchanged:
 //! [`Service::go_on`].
 
 use super::start::check_rules;
@@ -17,30 +17,31 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Clients that have not chosen an export yet have so long to do it: they cannot be passed on, and
-/// all others wait for them.
+/// Time limit for clients to choose an export: those that have not cannot be handed over, and all
+/// others wait for them.
 const GREET_WITHIN: Duration = Duration::from_secs(1);
-/// Clients that are in the middle of something have so long to get through with it.
+/// Time limit for clients to complete requests and negotiations in progress.
 const QUIESCE_WITHIN: Duration = Duration::from_secs(10);
-/// After clients that kept themselves from quiescing were disconnected.
+/// Time limit after disconnecting clients that did not quiesce.
 const CUT_WITHIN: Duration = Duration::from_secs(1);
-/// Time for closing the pools, once all clients have quiesced: a pool that takes longer is left
-/// behind, and there is no upgrade.
+/// Time limit for closing the pools once all clients have quiesced: a pool that takes longer is
+/// abandoned, and the upgrade fails.
 const CLOSE_WITHIN: Duration = Duration::from_secs(60);
-/// Time for a successor to start and to read the configuration, as the asker sees it.
+/// Time limit for a successor to start and to read the configuration, as the requester of the
+/// upgrade sees it.
 const BEGIN_WITHIN: Duration = Duration::from_secs(40);
 
-/// Where the answer to a request for an upgrade goes.
+/// Destination of the answer to a request for an upgrade.
 pub(crate) type UpgradeAnswer = PromiseSender<Result<UpgradeBegun, AdminError>>;
-/// Asks for an upgrade.
+/// Requests an upgrade.
 pub(crate) type Upgrader = Box<dyn Fn(UpgradeAnswer) + Send + Sync>;
 
-/// What a service leaves behind that has handed over.
+/// State that a service leaves behind after the handover.
 pub(crate) struct Estate {
     pub(crate) inheritance: Inheritance,
-    /// Why the pools cannot be a successor's: one is not closed, so what it has is nobody's.
+    /// Why a successor cannot have the pools: one is not closed, so its devices are not free.
     pub(crate) unclosed: Option<String>,
-    /// With live changes, whatever the file says by now.
+    /// The configuration with live changes, regardless of the present file.
     pub(crate) config: Config,
     pub(crate) file: Option<ConfigFile>,
 }
@@ -51,7 +52,7 @@ impl Service {
         let Some(upgrader) = &self.upgrader else {
             return refuse(
                 MessageId::UpgradeUnsupported,
-                "`forebay run` cannot be followed by another process",
+                "`forebay run` cannot hand over to another process",
                 "stop it and start it again",
             );
         };
@@ -59,8 +60,8 @@ impl Service {
         if self.upgrading.swap(true, Ordering::SeqCst) {
             return refuse(
                 MessageId::UpgradeBlocked,
-                "an upgrade has begun already",
-                "`forebay status` tells how it ends",
+                "an upgrade is already in progress",
+                "`forebay status` shows its result",
             );
         }
         let (answer, promise) = Promise::pair();
@@ -71,23 +72,23 @@ impl Service {
         }
     }
 
-    /// Other requests for an upgrade are refused while one is carried out: the API ends in the
-    /// middle of it, so they would have no answer.
+    /// Refuses other requests for an upgrade while one is in progress: the API ends in the middle
+    /// of it, so they would get no answer.
     pub(crate) fn set_upgrading(&self, upgrading: bool) {
         self.upgrading.store(upgrading, Ordering::SeqCst);
     }
 
-    /// Whether everything that goes on can be passed to a successor.
+    /// Checks that everything in progress can be handed over to a successor.
     ///
     /// # Errors
-    /// What cannot, and what to do about it.
+    /// The operation that cannot be handed over, and how to resolve it.
     pub(crate) fn check_upgradable(&self) -> Result<(), AdminError> {
         let conflict = |id, what: String, hint: &str| AdminError::new(id, what, hint);
         let open = |job: &forebay_admin::jobs::JobView| !job.state.is_final();
         if let Some(job) = self.jobs.list(&JobFilter::default()).iter().find(|job| open(job)) {
             return Err(conflict(
                 MessageId::UpgradeBlocked,
-                format!("job {} is not done", job.id),
+                format!("job {} has not ended", job.id),
                 "wait for it, or cancel it",
             ));
         }
@@ -97,47 +98,49 @@ impl Service {
         for (name, pool) in self.pool_handles() {
             let snapshot = Self::ask(&pool, |pool| pool.snapshot())?;
             if snapshot.fenced {
-                // Closing it would wait for the end of the rescue, and clients with it; and where
-                // something is lost and the device is not known again nobody could open it, this
-                // process neither.
+                // Closing the pool, and its clients with it, would wait for the end of the rescue;
+                // and if data is lost and the device is not recognized, neither a successor nor
+                // this process could open it.
                 return Err(conflict(
                     MessageId::UpgradeBlocked,
                     format!("the cache of pool {name} has failed"),
                     &format!(
-                        "give it another first: forebay pool replace {name} --device PATH[:SIZE]; or stop the daemon and start it again"
+                        "replace it first: forebay pool replace {name} --device PATH[:SIZE]; or stop the \
+                         daemon and start it again"
                     ),
                 ));
             }
-            // Who takes over opens everything by its path.
+            // A successor opens everything by its path.
             Self::ask(&pool, |pool| pool.check_paths("hand over"))??;
             if Self::ask(&pool, |pool| pool.has_mounts())? {
                 return Err(conflict(
                     MessageId::UpgradeBlocked,
                     format!(
-                        "volumes of pool {name} are files (fuse:), and who has them open cannot be passed on"
+                        "volumes of pool {name} are files (fuse:), whose open handles cannot be handed over"
                     ),
-                    "unmount what uses them, stop the daemon and start it again",
+                    "unmount the file systems on them, stop the daemon and start it again",
                 ));
             }
             if Self::ask(&pool, |pool| pool.has_guests())? {
                 return Err(conflict(
                     MessageId::UpgradeBlocked,
                     format!(
-                        "volumes of pool {name} are devices of virtual machines (vhost-user:), whose connections cannot be passed on"
+                        "volumes of pool {name} are devices of virtual machines (vhost-user:), whose \
+                         connections cannot be handed over"
                     ),
-                    "stop the daemon and start it again: with reconnect=1 a virtual machine waits, and goes on",
+                    "stop the daemon and start it again: with reconnect=1 a virtual machine waits and resumes",
                 ));
             }
         }
         Ok(())
     }
 
-    /// Whether the configuration file still has every volume that is served: a successor goes by
-    /// the file, and clients of a volume that it lacks would be cut off. A file that this version
-    /// does not understand may be right for the successor, which looks at it first.
+    /// Checks that the configuration file still has every volume that is served: a successor
+    /// follows the file, and would disconnect the clients of a volume that the file lacks. A file
+    /// that this version does not understand may be valid for the successor, which checks it first.
     ///
     /// # Errors
-    /// A volume that is not there any more, or a pool that does not answer.
+    /// A volume is missing in the file, or a pool does not answer.
     pub(crate) fn check_file_keeps_volumes(&self) -> Result<(), AdminError> {
         let file = self.changing()?;
         let Some(Ok(newest)) = file.as_ref().map(|file| file.newest(&check_rules)) else { return Ok(()) };
@@ -146,14 +149,14 @@ impl Service {
             None => Ok(()),
             Some(name) => Err(AdminError::new(
                 MessageId::UpgradeBlocked,
-                format!("volume {name} is served, and the configuration file does not have it any more"),
+                format!("volume {name} is served, but the configuration file no longer has it"),
                 "detach it first: forebay reload",
             )),
         }
     }
 
-    /// The admin socket that a successor listens on, if the configuration file says another one
-    /// now.
+    /// Returns the admin socket that a successor listens on, if the configuration file names
+    /// another one now.
     pub(crate) fn moved_admin_socket(&self) -> Option<String> {
         let file = self.changing().ok()?;
         let newest = file.as_ref()?.newest(&check_rules).ok()?.config.daemon.admin_socket;
@@ -161,7 +164,7 @@ impl Service {
         Some(newest).filter(|newest| *newest != now).map(|newest| newest.display().to_string())
     }
 
-    /// An upgrade that did not begin. Nothing has changed.
+    /// Reports an upgrade that did not begin. Nothing has changed.
     pub(crate) fn tell_no_upgrade(&self, error: &AdminError) {
         let text = error.to_string();
         let id = MessageId::Event(EventKind::DaemonUpgradeFailed);
@@ -174,10 +177,10 @@ impl Service {
         running.pools.iter().map(|(name, pool)| (name.clone(), Arc::clone(pool))).collect()
     }
 
-    /// Brings all clients to rest, closes the pools and gives everything away.
+    /// Quiesces all clients, closes the pools and hands everything over.
     ///
     /// # Errors
-    /// Something does not quiesce. Everything goes on then.
+    /// A client or pool does not quiesce. Service continues then.
     pub(crate) fn hand_over(&self) -> Result<(Estate, Duties), AdminError> {
         let mut changing = lock(&self.changing);
         lock(&self.work).passed_on = true;
@@ -192,11 +195,11 @@ impl Service {
         };
         let mut inheritance = Inheritance::default();
         for (_, pool) in &pools {
-            // However long it takes: sockets that nobody waits for would be closed. A pool that has
+            // No time limit: sockets missing from the inheritance would be closed. A pool that has
             // ended has no clients.
             inheritance.append(pool.ask_and_wait(Pool::hand_over).unwrap_or_default());
         }
-        // A change that was under way when the API ended may have opened it again.
+        // A change in progress when the API ended may have opened it again.
         inheritance.listeners.extend(self.give_metrics_away());
         let config = self.running().config.clone();
         let file = changing.take();
@@ -205,7 +208,7 @@ impl Service {
         Ok((Estate { inheritance, unclosed, config, file }, duties))
     }
 
-    /// Waits for pools that were told to stop; says which have not.
+    /// Waits for pools that were requested to stop; reports those that have not.
     pub(super) fn close_within(
         &self,
         pools: &BTreeMap<String, Arc<PoolHandle>>,
@@ -229,7 +232,7 @@ impl Service {
 
     fn quiesce_pools(&self, pools: &[(String, Arc<PoolHandle>)]) -> Result<Duties, AdminError> {
         self.check_upgradable()?;
-        // Whoever opens the pools next, this process if need be, must record it.
+        // The next process to open the pools, perhaps this one, must be able to record them.
         self.check_recordable()?;
         let duties = self.duties()?;
         Self::quiesce(pools)?;
@@ -255,12 +258,12 @@ impl Service {
             Some((name, ..)) => Err(AdminError::new(
                 MessageId::UpgradeRequests,
                 format!("requests to pool {name} were not answered within {} s", QUIESCE_WITHIN.as_secs()),
-                "a device hangs, or writers wait for a slow one: look at `forebay top`, and try again",
+                "a device hangs, or writers wait for a slow one: see `forebay top`, and try again",
             )),
         }
     }
 
-    /// Waits; who quiesces is taken off the list.
+    /// Waits for pools to quiesce and removes those that did from the list.
     fn await_quiesced(busy: &mut Vec<(&String, &Arc<PoolHandle>, Promise<()>)>, within: Duration) {
         let until = Instant::now() + within;
         busy.retain(|(_, _, promise)| {
@@ -268,7 +271,7 @@ impl Service {
         });
     }
 
-    /// Lets all clients go on: they were held, or have come with an inheritance.
+    /// Lets all clients continue that were held, or came with an inheritance.
     pub(crate) fn go_on(&self) {
         self.listener_store.go_on();
         for (_, pool) in self.pool_handles() {
@@ -276,7 +279,7 @@ impl Service {
         }
     }
 
-    /// As clients begin to wait.
+    /// Returns the duties at the time when clients begin to wait.
     fn duties(&self) -> Result<Duties, AdminError> {
         let volumes = self.volumes_that_are_served()?;
         let quiesced_since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -290,7 +293,7 @@ impl Service {
     }
 
     /// # Errors
-    /// A pool does not answer: nobody knows.
+    /// A pool does not answer: the volumes are unknown.
     pub(super) fn volumes_that_are_served(&self) -> Result<BTreeSet<String>, AdminError> {
         let infos = self.volume_infos();
         if let Some(unknown) = infos.iter().find(|volume| volume.state == VolumeState::Unknown) {
@@ -298,17 +301,18 @@ impl Service {
             return Err(AdminError::new(
                 MessageId::Event(EventKind::PoolNotAnswering),
                 why,
-                "try again when it answers",
+                "try again once it answers",
             ));
         }
         let served = infos.into_iter().filter(|volume| volume.state.is_served());
         Ok(served.map(|volume| volume.name).collect())
     }
 
-    /// Whether everything is served that the predecessor has served, and that is still configured.
+    /// Checks that everything is served that the predecessor has served, and that is still
+    /// configured.
     ///
     /// # Errors
-    /// What is not, and why.
+    /// The volume that is not served, and why.
     pub(crate) fn check_duties(&self, duties: &Duties) -> Result<(), String> {
         let serving = self.volumes_that_are_served().map_err(|error| error.what)?;
         let configured = self.running().config.volumes.clone();
@@ -322,7 +326,7 @@ impl Service {
         Ok(())
     }
 
-    /// Notes how an upgrade ended, and tells it.
+    /// Notes and reports the result of an upgrade.
     pub(crate) fn note_upgrade(&self, info: UpgradeInfo) {
         let UpgradeInfo { from_pid, from_version, to_pid, paused_ms, error } = &info;
         let (kind, text) = match error {

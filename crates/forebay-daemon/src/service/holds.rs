@@ -1,18 +1,18 @@
-//! Which operation has which volume, or the devices of which pool: one at a time, from its first
-//! step to its last.
+//! Exclusive holds of operations on volumes and on the devices of pools, from the first step of an
+//! operation to its last.
 //!
-//! An attach opens a store that may hang, and a pool lets go of a volume in its own time. Neither
-//! can have [`Service::changing`] so long, which would hold up all other changes. So each of them
-//! holds its volume instead.
+//! An attach opens a store that may hang, and a pool detaches a volume in its own time. Neither can
+//! hold [`Service::changing`] for that long, because it would block all other changes. So each of
+//! them holds its volume instead.
 //!
 //! Invariants
-//! - A volume is held from before its pool is asked to attach it, to let go of it, or to change its
-//!   exports, until the configuration file and [`super::Running::config`] say what came of that.
-//! - The devices of a pool are held while one of them is opened that is to take the place of
-//!   another one, until a job has that.
-//! - Holds are taken by who has [`Service::changing`].
-//! - Of a held volume nothing else is changed, its pool is neither closed nor opened, and nobody
-//!   takes its store. A reload leaves it to its holder.
+//! - A volume is held from before its pool is asked to attach it, to detach it, or to change its
+//!   exports, until the configuration file and [`super::Running::config`] have the result.
+//! - The devices of a pool are held while a replacement for one of them is opened, until a job
+//!   takes it over.
+//! - Holds are taken under [`Service::changing`].
+//! - While a volume is held, nothing else changes it, its pool is neither closed nor opened, and
+//!   its store cannot be used otherwise. A reload leaves it to its holder.
 
 use super::work::End;
 use super::{Service, lock};
@@ -23,17 +23,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How often a job that waits for a volume looks whether it is to stop.
+/// Interval at which a job that waits for a volume checks whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What is done to a held volume.
+/// The operation on a held volume.
 #[derive(Debug)]
 enum Work {
-    /// It is attached, with this configuration.
+    /// Attach, with this configuration.
     Attach(Box<VolumeConfig>),
-    /// It leaves its pool.
+    /// Detach.
     Detach,
-    /// It gets other exports, or another size, as the file says.
+    /// Change of exports or size, as in the file.
     Change,
 }
 
@@ -48,13 +48,13 @@ impl Held {
         let (doing, hint) = match self.work {
             Work::Attach(_) => ("attached", "wait: its backing store may be slow"),
             Work::Detach => ("detached", "wait for its job, or cancel it"),
-            Work::Change => ("changed as the configuration file says", "wait until the reload is done"),
+            Work::Change => ("changed by a reload", "wait until the reload is done"),
         };
         AdminError::new(MessageId::VolumeBusy, format!("volume {volume} is being {doing}"), hint)
     }
 }
 
-/// See the head of this file.
+/// See the top of this file.
 #[derive(Debug, Default)]
 pub(super) struct Holds {
     table: Mutex<BTreeMap<String, Held>>,
@@ -63,7 +63,7 @@ pub(super) struct Holds {
     freed: Condvar,
 }
 
-/// The devices of a pool are held until this is dropped.
+/// Holds the devices of a pool until it is dropped.
 #[must_use]
 #[derive(Debug)]
 pub(super) struct DevicesHold<'a> {
@@ -77,7 +77,7 @@ impl Drop for DevicesHold<'_> {
     }
 }
 
-/// A volume is held until this is dropped.
+/// Holds a volume until it is dropped.
 #[must_use]
 #[derive(Debug)]
 pub(super) struct Hold<'a> {
@@ -94,7 +94,7 @@ impl Drop for Hold<'_> {
 
 impl Holds {
     /// # Errors
-    /// Somebody holds the volume.
+    /// Another operation holds the volume.
     fn take(&self, volume: &str, held: Held) -> Result<Hold<'_>, AdminError> {
         let mut table = lock(&self.table);
         if let Some(other) = table.get(volume) {
@@ -104,33 +104,33 @@ impl Holds {
         Ok(Hold { holds: self, volume: volume.to_owned() })
     }
 
-    /// For an attach.
+    /// Takes the hold for an attach.
     ///
     /// # Errors
-    /// Somebody holds the volume.
+    /// Another operation holds the volume.
     pub(super) fn attach(&self, volume: &str, config: &VolumeConfig) -> Result<Hold<'_>, AdminError> {
         let (pool, work) = (config.pool.clone(), Work::Attach(Box::new(config.clone())));
         self.take(volume, Held { pool, work })
     }
 
-    /// For a change that a reload makes.
+    /// Takes the hold for a change by a reload.
     ///
     /// # Errors
-    /// Somebody holds the volume.
+    /// Another operation holds the volume.
     pub(super) fn change(&self, volume: &str, pool: &str) -> Result<Hold<'_>, AdminError> {
         self.take(volume, Held { pool: pool.to_owned(), work: Work::Change })
     }
 
     /// # Errors
-    /// Somebody holds the volume.
+    /// Another operation holds the volume.
     pub(super) fn check_free(&self, volume: &str) -> Result<(), AdminError> {
         lock(&self.table).get(volume).map_or(Ok(()), |held| Err(held.refusal(volume)))
     }
 
-    /// For another device in the place of one of a pool.
+    /// Takes the hold for replacing a device of a pool.
     ///
     /// # Errors
-    /// Somebody holds them.
+    /// Another operation holds them.
     pub(super) fn devices(&self, pool: &str) -> Result<DevicesHold<'_>, AdminError> {
         self.check_devices_free(pool)?;
         lock(&self.devices).insert(pool.to_owned());
@@ -138,7 +138,7 @@ impl Holds {
     }
 
     /// # Errors
-    /// Somebody holds the devices of the pool.
+    /// Another operation holds the devices of the pool.
     pub(super) fn check_devices_free(&self, pool: &str) -> Result<(), AdminError> {
         if !lock(&self.devices).contains(pool) {
             return Ok(());
@@ -148,7 +148,7 @@ impl Holds {
     }
 
     /// # Errors
-    /// Somebody holds a volume of the pool, or its devices.
+    /// Another operation holds a volume of the pool, or its devices.
     pub(super) fn check_pool_free(&self, pool: &str) -> Result<(), AdminError> {
         self.check_devices_free(pool)?;
         let table = lock(&self.table);
@@ -157,7 +157,7 @@ impl Holds {
     }
 
     /// # Errors
-    /// Somebody holds any volume, or devices of any pool.
+    /// Another operation holds any volume, or devices of any pool.
     pub(super) fn check_all_free(&self) -> Result<(), AdminError> {
         let held = lock(&self.devices).first().cloned();
         held.map_or(Ok(()), |pool| self.check_devices_free(&pool))?;
@@ -165,13 +165,13 @@ impl Holds {
         table.first_key_value().map_or(Ok(()), |(volume, held)| Err(held.refusal(volume)))
     }
 
-    /// Held volumes of a pool.
+    /// Returns the held volumes of a pool.
     pub(super) fn of_pool(&self, pool: &str) -> Vec<String> {
         let table = lock(&self.table);
         table.iter().filter(|(_, held)| held.pool == pool).map(|(volume, _)| volume.clone()).collect()
     }
 
-    /// Volumes that are being attached, as they are to be.
+    /// Returns the volumes that are being attached, with their new configuration.
     pub(super) fn attaching(&self) -> Vec<(String, VolumeConfig)> {
         let table = lock(&self.table);
         let attaching = table.iter().filter_map(|(volume, held)| match &held.work {
@@ -190,7 +190,7 @@ impl Holds {
 }
 
 impl Service {
-    /// For a detach: a job waits until nobody else holds the volume.
+    /// Takes the hold for a detach; the job waits until no other operation holds the volume.
     pub(super) fn hold_to_detach(&self, id: JobId, pool: &str, volume: &str) -> Result<Hold<'_>, End> {
         loop {
             let file = self.changing()?;

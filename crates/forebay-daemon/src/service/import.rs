@@ -1,10 +1,11 @@
-//! A pool that was exported comes: its devices are put in order, the operator has named what it
-//! uses here (`confirm`), the backing stores of its volumes are looked for (`stores`), and the
-//! configuration gets both with their settings in one step. Then they are opened as at a start.
+//! Imports an exported pool: puts its devices in order, checks that the operator has confirmed the
+//! local resources that it uses (`confirm`), finds the backing stores of its volumes (`stores`),
+//! and writes both with their settings into the configuration in one step. Then it opens them as at
+//! a start.
 //!
-//! Whatever ends the daemon before that step has changed nothing. Afterwards the next start opens
-//! what is configured. Opening the cache ends what was written onto it
-//! (`forebay_format::settings_copy`), so nobody imports it twice.
+//! If the daemon ends before that step, nothing has changed. After it, the next start opens the
+//! configured pool. Opening the cache invalidates the settings on it
+//! (`forebay_format::settings_copy`), so it cannot be imported twice.
 
 use super::Service;
 use super::confirm::{self, Named};
@@ -28,7 +29,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The devices of a cache have so long to say what is on them.
+/// Time limit for reading the headers of the devices of a cache.
 const LOOK_WITHIN: Duration = Duration::from_secs(30);
 
 impl Service {
@@ -61,7 +62,7 @@ impl Service {
             self.warn_of(&volume.name);
             volume.attached = error.is_none();
             volume.why = error.map(|error| format!("{}; {}", error.what, error.hint));
-            // What does not answer now shows in `forebay status`.
+            // `forebay status` shows the ones that do not answer now.
             let info = self.volume_info(&volume.name).ok();
             volume.lost_bytes = info.map_or(0, |info| info.lost_bytes);
         }
@@ -69,12 +70,12 @@ impl Service {
         let (absent, served) = Self::ask(&handle, |pool| (pool.absent(), pool.names()))?;
         info.absent = self.absent_of(&section.name, absent, &served);
         info.absent.retain(|absent| section.volumes.iter().all(|(name, _)| *name != absent.name));
-        let message = format!("pool {} is imported; {} had it", section.name, found.copy.host);
+        let message = format!("pool {} is imported from host {}", section.name, found.copy.host);
         self.hub.publish(NewEvent::new(EventKind::PoolImported, message).pool(&section.name));
         Ok(info)
     }
 
-    /// What the configuration is to have, and what the operator is told of it.
+    /// Returns the configuration to write, and the report for the operator.
     fn plan(
         &self,
         found: &Exported,
@@ -83,7 +84,8 @@ impl Service {
         let mut section = self.section_of(found, request.pool.as_deref())?;
         let named = Named::of(request, &section)?;
         if let Some(key) = named.lacks_key(&section) {
-            // Whether the settings are signed shows only with the key; what has no MAC is not.
+            // Whether the settings are signed shows only with the key; settings without a MAC are
+            // not.
             let others = if confirm::has_mac(found) { Vec::new() } else { named.lacks(&section) };
             let lacking: Vec<String> = [key].into_iter().chain(others).collect();
             return Err(confirm::refuse(request, &section, &lacking));
@@ -110,7 +112,7 @@ impl Service {
                 warnings: warning_infos(name, volume),
             });
         }
-        // Without a size: a file that is gone is not made anew.
+        // Without a size: a missing file is not recreated.
         let spec = |path: &PathBuf| CacheSpec { path: path.clone(), size_bytes: None };
         section.pool.devices = found.devices.iter().map(spec).collect();
         let info = ImportInfo {
@@ -129,7 +131,7 @@ impl Service {
         Ok((section, info))
     }
 
-    /// The exported cache on these devices.
+    /// Returns the exported cache on these devices.
     fn find_exported(&self, asked: &[String]) -> Result<Exported, AdminError> {
         let Some(first) = asked.first() else {
             return Err(invalid(
@@ -154,15 +156,14 @@ impl Service {
         Ok(found.map_err(RunError::from)?)
     }
 
-    /// The settings on a cache, as they are to be here, if nothing here is in their way.
+    /// Returns the settings on a cache as they will be here, if nothing here conflicts with them.
     fn section_of(&self, found: &Exported, name: Option<&str>) -> Result<PoolSection, AdminError> {
         let section = PoolSection::parse(&found.copy.text).map_err(|report| {
-            let what =
-                format!("the settings on the cache are not understood: {}", report.to_string().trim_end());
+            let what = format!("cannot parse the settings on the cache: {}", report.to_string().trim_end());
             invalid(
                 MessageId::CacheExportUnreadable,
                 what,
-                "a newer forebay may have written them: import the pool with that",
+                "a newer forebay may have written them: import the pool with that version",
             )
         })?;
         let section = match name {
@@ -178,21 +179,22 @@ impl Service {
         if running.config.pools.contains_key(&section.name) {
             return taken(
                 MessageId::PoolExists,
-                &format!("there is a pool {} already", section.name),
-                "give the one that comes another name: --pool NAME",
+                &format!("pool {} already exists", section.name),
+                "give the imported pool another name: --pool NAME",
             );
         }
         let has = |name: &String| running.config.volumes.contains_key(name);
         if let Some((volume, _)) = section.volumes.iter().find(|(name, _)| has(name)) {
             let hint = format!(
-                "a volume keeps its name, which is in the cache: detach the one that is here, forebay volume detach {volume}"
+                "a volume keeps its name, which is stored in the cache: detach the existing volume, forebay \
+                 volume detach {volume}"
             );
-            return taken(MessageId::VolumeExists, &format!("there is a volume {volume} already"), &hint);
+            return taken(MessageId::VolumeExists, &format!("volume {volume} already exists"), &hint);
         }
         Ok(section)
     }
 
-    /// What the cache knows of its volumes.
+    /// Returns the cache's entries of its volumes.
     fn entries_of(&self, devices: &[PathBuf], key: Option<Key>) -> Result<Vec<VolumeEntry>, AdminError> {
         let (first, paths) = (devices.first().cloned().unwrap_or_default(), devices.to_vec());
         let read = move |_: &forebay_pool::MayWait| {
@@ -201,7 +203,7 @@ impl Service {
             volumes.ok_or_else(|| {
                 let what = format!("{}: no copy of the checkpoint is intact", image.shown());
                 forebay_offline::Refusal::new(MessageId::CacheDamaged, what)
-                    .hint("`forebay check` says what is wrong")
+                    .hint("`forebay check` shows the damage")
             })
         };
         let read = self.places.within(&first, LOOK_WITHIN, read);
@@ -209,15 +211,15 @@ impl Service {
         Ok(read.map_err(RunError::from)?)
     }
 
-    /// Opens the pool, which the configuration has. If it cannot be, and the cache is as the export
-    /// has left it, or another daemon was faster, the configuration is as it was; otherwise it is a
-    /// pool that is not open.
+    /// Opens the pool, which is in the configuration. If that fails and the cache is still as
+    /// exported, or another daemon was faster, restores the configuration; otherwise the pool stays
+    /// configured and not open.
     fn open_imported(&self, section: &PoolSection, file: &mut ConfigFile) -> Result<(), AdminError> {
         let name = &section.name;
         let opened = self.open_pool(name, &section.pool, Allowed::default());
         let devices: Vec<PathBuf> = section.pool.devices.iter().map(|spec| spec.path.clone()).collect();
         let first = devices.first().cloned().unwrap_or_default();
-        // A lock is asked for before anything is written.
+        // A lock is taken before anything is written.
         let is_anothers = || devices.iter().any(|path| self.is_anothers(path));
         let is_as_it_was = || {
             let devices = devices.clone();
@@ -227,7 +229,7 @@ impl Service {
         if let Err(error) = &opened
             && (is_as_it_was() || is_anothers())
         {
-            // It was written a moment ago; the error of opening is what matters.
+            // The edit was just written; the error of opening takes precedence.
             let _ = file.edit(&section.removed(), &check_rules);
             return Err(error.clone());
         }

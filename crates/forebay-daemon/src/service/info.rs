@@ -1,4 +1,4 @@
-//! Pools, volumes and statistics as the API shows them.
+//! Pools, volumes and statistics in the form of the API.
 
 use super::wear::endurance_info;
 use super::{Service, ServiceEvent};
@@ -18,7 +18,7 @@ use std::path::Path;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl Service {
-    /// How things are, in one line: without asking a pool, which may not answer.
+    /// Returns the state in one line, without asking a pool, which may not answer.
     pub(crate) fn status_line(&self) -> String {
         let (open, pools, volumes) = {
             let running = self.running();
@@ -43,7 +43,7 @@ impl Service {
         Ok(self.pool_info_of(name, &self.pool_snapshot(name)?))
     }
 
-    /// Of what the pool has said of itself.
+    /// Returns the information from a pool's snapshot.
     pub(super) fn pool_info_of(&self, name: &str, snapshot: &PoolSnapshot) -> PoolInfo {
         let recorded = {
             let running = self.running();
@@ -62,7 +62,7 @@ impl Service {
                 .map(|(((path, bytes), written), trouble)| {
                     let path = path.display().to_string();
                     let member = snapshot.mirror.as_ref().map_or("", |mirror| mirror.state_of_path(&path));
-                    // What is on a member that is out does not count.
+                    // Problems of a member that is out are ignored.
                     let state = if member == "out" { member } else { trouble.unwrap_or(member) };
                     let flash =
                         Some(self.flash_info(name, (Path::new(&path), *bytes), written, snapshot.uptime));
@@ -99,17 +99,17 @@ impl Service {
         }
     }
 
-    /// Jobs that have not ended.
+    /// Returns jobs that have not ended.
     fn open_jobs(&self) -> Vec<JobView> {
         let all = self.jobs.list(&JobFilter::default());
         all.into_iter().filter(|job| !job.state.is_final()).collect()
     }
 
-    /// The job that is at work on a whole pool.
+    /// Returns the job that works on a whole pool.
     fn job_of_pool(&self, pool: &str) -> Option<String> {
         let jobs = self.open_jobs();
         let of_pool = || jobs.iter().filter(|job| job.spec.pool == pool && job.spec.volume.is_none());
-        // What fills a device counts more than what looks at it.
+        // A job that fills a device has priority over one that reads it.
         let fills = |job: &&JobView| matches!(job.spec.kind, JobKind::Rebuild | JobKind::Replace);
         let job = of_pool().find(fills).or_else(|| of_pool().next());
         job.map(|job| job.id.to_string())
@@ -144,13 +144,13 @@ impl Service {
         absent.map(|info| VolumeInfo { job, ..info }).ok_or_else(|| not_attached(name))
     }
 
-    /// The same of a volume by its name.
+    /// As [`warning_infos`], for a volume by its name.
     fn warnings_of(&self, name: &str) -> Vec<WarningInfo> {
         let running = self.running();
         running.config.volumes.get(name).map_or_else(Vec::new, |volume| warning_infos(name, volume))
     }
 
-    /// Tells the log the same, of a volume that comes by another way than a file that was checked.
+    /// Logs the same warnings for a volume that does not come from a checked file.
     pub(super) fn warn_of(&self, name: &str) {
         let config = self.running().config.volumes.get(name).cloned();
         for warning in config.into_iter().flat_map(|config| warnings::of_volume(name, &config)) {
@@ -160,7 +160,7 @@ impl Service {
     }
 
     pub(super) fn losses_of(&self, name: &str) -> Result<Vec<LossInfo>, AdminError> {
-        // Also of one that is not attached, and of which something is lost.
+        // Also for a volume that is not attached and has lost blocks.
         let (_, handle) = self.pool_with(name)?;
         let volume = name.to_owned();
         let losses = Self::look_at(&handle, move |pool| pool.losses_of(&volume))?;
@@ -187,7 +187,7 @@ impl Service {
         }
         let (mut pools, mut volumes) = (Map::new(), Map::new());
         let looked = self.look_at_all(|pool| pool.statistics());
-        // Each pool's own come first.
+        // Each pool's own statistics come first.
         for snapshot in looked.answers.into_iter().flat_map(|(_, all)| all) {
             let (pool, volume) = (snapshot.about.pool.clone(), snapshot.about.volume.clone());
             let value = Value::Object(format::object(&snapshot.report()));
@@ -250,7 +250,7 @@ fn rates_info(last: &Rates, uptime_s: u64) -> RatesInfo {
     }
 }
 
-/// What is allowed in the configuration of a volume, and looks like a mistake.
+/// Returns valid settings of a volume that are probably mistakes.
 pub(super) fn warning_infos(name: &str, volume: &VolumeConfig) -> Vec<WarningInfo> {
     let info = |Warning { id, message, help, .. }| WarningInfo {
         id: id.name().into(),
@@ -260,17 +260,17 @@ pub(super) fn warning_infos(name: &str, volume: &VolumeConfig) -> Vec<WarningInf
     warnings::of_volume(name, volume).into_iter().map(info).collect()
 }
 
-/// The volume is configured, but its pool does not have it just now.
+/// Returns the error for a configured volume that is not attached.
 pub(super) fn not_attached(name: &str) -> AdminError {
     AdminError::new(
         MessageId::VolumeNotAttached,
         format!("volume {name} is not attached"),
-        format!("look in the log why; to try again: forebay volume attach {name}"),
+        format!("see the log for the reason; to try again: forebay volume attach {name}"),
     )
 }
 
-/// The job that changes a volume or writes it back. A recording does neither: who waits for this
-/// job, or cancels it, has nothing to do with that.
+/// Returns the job that changes a volume or destages it. A recording does neither: waiting for this
+/// job, or cancelling it, is unrelated to it.
 fn job_at_work(jobs: &[JobView], volume: &str) -> Option<String> {
     let of = |job: &&JobView| job.spec.volume.as_deref() == Some(volume);
     let job = jobs.iter().find(|job| of(job) && !matches!(job.spec.kind, JobKind::Record(_)));

@@ -1,10 +1,10 @@
-//! Numbers of jobs over restarts: a script that follows `j17` must not meet another job of that
+//! Job numbers across restarts: a script that follows `j17` must not find another job with that
 //! number after a crash.
 //!
-//! `STATE_DIR/jobs.json` has a number that no job has had yet. A start takes it and notes a later
-//! one, [`AHEAD`] of it; the thread of the jobs notes the next one long before that is reached. An
-//! orderly stop notes where it was, so numbers are left out after a crash only. Where the state
-//! directory takes no writes a number may be given twice.
+//! `STATE_DIR/jobs.json` has a number that no job has had yet. A start begins with it and notes a
+//! later one, [`AHEAD`] of it; the job thread notes the next one long before that is reached. An
+//! orderly stop notes the current number, so numbers are skipped only after a crash. If the state
+//! directory takes no writes, a number may be used twice.
 
 use super::{Service, lock};
 use forebay_admin::jobs::JobId;
@@ -14,11 +14,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// So many numbers are taken at once.
+/// Numbers reserved at once.
 const AHEAD: u64 = 100;
 /// Layout of the file.
 const VERSION: u32 = 1;
-/// The state directory is waited for no longer.
+/// Time limit for the state directory.
 const WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Serialize, Deserialize)]
@@ -27,12 +27,12 @@ struct Kept {
     next: u64,
 }
 
-/// What is noted.
+/// The reserved numbers.
 #[derive(Debug, Default)]
 pub(super) struct Noted {
-    /// No later start gives a smaller number; 0: nothing could be noted.
+    /// No later start uses a smaller number; 0: nothing could be noted.
     until: u64,
-    /// The next number when it was tried last.
+    /// The next number at the last attempt.
     tried_at: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ fn file(state_dir: &Path) -> PathBuf {
     state_dir.join("jobs.json")
 }
 
-/// The first number of a start. May wait for the disk.
+/// Returns the first number of a start. May wait for the disk.
 pub(super) fn first(state_dir: &Path) -> JobId {
     let kept =
         std::fs::read(file(state_dir)).ok().and_then(|text| serde_json::from_slice::<Kept>(&text).ok());
@@ -52,8 +52,8 @@ fn keep(may_wait: &MayWait, state_dir: &Path, next: u64) -> io::Result<()> {
 }
 
 impl Service {
-    /// Notes numbers ahead if few of those that are noted are left. Called by the thread of the
-    /// jobs, which waits a bounded time for the state directory.
+    /// Reserves numbers if few reserved ones are left. Called by the job thread, which waits a
+    /// bounded time for the state directory.
     pub(super) fn note_job_numbers(&self) {
         let next = self.jobs.next_id().0;
         let mut noted = lock(&self.job_numbers);
@@ -66,8 +66,8 @@ impl Service {
         }
     }
 
-    /// An orderly end: the next start goes on with the next number. If that cannot be noted some
-    /// are left out.
+    /// Notes the next number at an orderly stop: the next start continues with it. If that fails,
+    /// some numbers are skipped.
     pub(super) fn settle_job_numbers(&self) {
         self.keep_number(self.jobs.next_id().0);
     }

@@ -1,5 +1,6 @@
-//! Taking a pool out of the configuration in steps of which each may be the last: what is begun is
-//! recorded first, and the next start finishes what the configuration file says.
+//! Removes a pool from the configuration in steps, with a crash possible after each: it records the
+//! start first, and the next start finishes the removal, or cancels it, depending on the
+//! configuration file.
 
 use super::opening::no_answer;
 use super::{Service, ServiceEvent};
@@ -11,12 +12,12 @@ use forebay_pool::register::{CacheRecord, Entry, Leaving, leaving};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A device has so long to be erased.
+/// Time limit for erasing a device.
 const ERASE_WITHIN: Duration = Duration::from_secs(20);
 
 impl Service {
-    /// Records that a pool leaves, and which of its devices are erased then; before anything else
-    /// is done. A pool without a record is served without its cache.
+    /// Records that a pool is being removed, and which of its devices will be erased, before
+    /// anything else. A pool without a record is served without its cache.
     pub(super) fn begin_leaving(
         &self,
         entry: Option<&Entry>,
@@ -25,31 +26,31 @@ impl Service {
         let Some(entry) = entry else { return Ok(()) };
         let leaving = Leaving { erase: erase.to_vec() };
         entry.set_leaving(&MayWait::here(), Some(leaving)).map_err(|why| {
-            let hint = "make room, or give the daemon the right to write there; then try again";
+            let hint = "free space, or give the daemon write permission; then try again";
             AdminError::new(MessageId::PoolRemovalKept, why, hint)
         })
     }
 
-    /// Erases the devices of a pool that is not configured any more, as far as that was asked for,
-    /// and removes the record.
+    /// Erases the devices of a pool that is no longer configured, as far as requested, and removes
+    /// the record.
     ///
     /// # Errors
-    /// They cannot be erased: the next start tries again. That the record cannot be changed is
-    /// told.
+    /// The devices cannot be erased: the next start retries. A failure to change the record is only
+    /// reported.
     pub(super) fn finish_leaving(&self, name: &str, record: &CacheRecord) -> Result<(), AdminError> {
         let state_dir = self.running().config.daemon.state_dir.clone();
         let erase = record.leaving.as_ref().map_or(&[][..], |leaving| &leaving.erase);
         self.erase_parts(record, erase).map_err(|error| {
             let what = format!("pool {name} is removed, but its cache is not erased: {}", error.what);
             let hint = format!(
-                "the next start tries again; if it need not: rm {}",
+                "the next start tries again; to prevent that: rm {}",
                 record.path(&state_dir).display()
             );
             AdminError { what, hint, ..error }
         })?;
         if let Err(why) = record.remove(&MayWait::here(), &state_dir, !erase.is_empty()) {
             self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
-                "pool {name} is removed, but its cache is still recorded: {why}; the next start tries again"
+                "pool {name} is removed, but the record of its cache is not: {why}; the next start tries again"
             )));
         }
         Ok(())
@@ -63,22 +64,22 @@ impl Service {
         Ok(erased.map_err(|undone| undone.or(|| no_answer(first, ERASE_WITHIN)))??)
     }
 
-    /// Before pools are opened at a start: what was begun when a pool was taken out of the
-    /// configuration is finished, or, if the file names the pool, did not happen.
+    /// Handles interrupted removals at a start, before pools are opened: finishes the removal, or,
+    /// if the file names the pool, cancels it.
     pub(super) fn settle_leaving(&self) {
         if self.config_path.is_none() {
-            return; // of other daemons
+            return; // belongs to other daemons
         }
         let (state_dir, pools) = {
             let running = self.running();
             (running.config.daemon.state_dir.clone(), running.config.pools.clone())
         };
-        // A folder that cannot be read is told by who opens a pool.
+        // Opening a pool reports an unreadable directory.
         for record in leaving(&state_dir).unwrap_or_default() {
             let name = record.pool.clone().unwrap_or_default();
             match pools.contains_key(&name) {
-                true => self.tell_left(&name, "stays", self.stays(&record, &state_dir)),
-                false => self.tell_left(&name, "has left", self.finish_leaving(&name, &record)),
+                true => self.tell_left(&name, "was kept", self.stays(&record, &state_dir)),
+                false => self.tell_left(&name, "was removed", self.finish_leaving(&name, &record)),
             }
         }
     }
@@ -108,7 +109,7 @@ mod tests {
     use forebay_pool::register::{Standing, of_pool};
     use std::sync::Arc;
 
-    /// A service with the pool `c`, on the file `c.cache`, and what is recorded of its cache.
+    /// Returns a service with the pool `c`, on the file `c.cache`, and the record of its cache.
     fn with_a_pool(folder: &Path) -> (Arc<Service>, CacheRecord) {
         let service = start(folder, Arc::default(), "auto");
         let path = folder.join("c.cache").display().to_string();
@@ -139,7 +140,7 @@ mod tests {
         std::fs::write(&path, text.split("[pool.c]").next().unwrap()).unwrap();
     }
 
-    /// As if the daemon had been killed after it recorded that the pool leaves.
+    /// Simulates a daemon that was killed after it recorded the removal of the pool.
     fn killed(folder: &Path, erase: &[(PathBuf, u64)]) -> CacheRecord {
         let (service, before) = with_a_pool(folder);
         assert!(service.stop().is_empty());
@@ -187,7 +188,7 @@ mod tests {
         assert!(record(at, &of).unwrap().leaving.is_some(), "a device is not there");
         assert_eq!(std::fs::metadata(at.join("c.cache")).unwrap().len(), 16 << 20);
 
-        // Something else has the name.
+        // Another file has the name.
         std::fs::write(at.join("other"), vec![7; 1 << 20]).unwrap();
         let mut old = of.clone();
         old.generation -= 1;

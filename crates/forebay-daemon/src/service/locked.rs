@@ -1,23 +1,23 @@
-//! Pools and volumes whose devices are not there, or are somebody else's: they are tried again
-//! until they can be opened.
+//! Retries pools and volumes whose devices are missing or held by another process, until they can
+//! be opened.
 //!
-//! While a machine starts, devices appear in any order, and some seconds after the daemon. A node
-//! that is there may not have its permissions yet. A device that somebody pulled comes back under
-//! the name that the configuration has. So each path is looked at every second. Nothing is opened
-//! for it but the device itself, and what was refused for another reason is not tried again.
+//! While a machine boots, devices appear in any order, and some seconds after the daemon. A device
+//! node may exist before its permissions are set. A device that was unplugged returns under its
+//! configured name. So the daemon checks each path every second. The check opens nothing but the
+//! device itself, and the daemon does not retry pools or volumes that failed for another reason.
 //!
-//! A mirrored cache could be opened without one of its devices, which would be out of date from
-//! then on. So it is not, as long as the daemon is patient ([`Service::patience_until`]). If the
-//! only device that has come is the stale one, the pool waits for the other one without a limit.
+//! A mirrored cache could be opened without one of its devices, which would then become stale. So
+//! the daemon does not open it that way before its patience ends ([`Service::patience_until`]). If
+//! the only device present is the stale one, the pool waits for the other one without a limit.
 //!
-//! As long as it is patient a device that is not there is late, and nothing has failed: its pool or
-//! volume has an alarm of the severity `info`, without ways out that give something up.
+//! During the patience a missing device is late, not failed: its pool or volume has an alarm of
+//! severity `info`, which offers no actions that give data up.
 //!
-//! A process that was killed holds its locks until the kernel has ended what it had in flight; a
-//! device that hangs makes that long. A daemon that gave up meanwhile would serve nothing, for
-//! good, though the devices become free a moment later. What waits so has an alarm, which says whom
-//! it waits for. A pool whose cache cannot be recorded waits in the same way until it can. `forebay
-//! run` fails instead, as somebody looks at it.
+//! A killed process holds its locks until the kernel has completed its I/O in flight; a hanging
+//! device prolongs that. If the daemon gave up meanwhile, it would serve nothing until restarted,
+//! although the devices become free a moment later. A waiting pool or volume has an alarm, which
+//! names the holder. A pool whose cache cannot be recorded waits in the same way. `forebay run`
+//! fails instead, because an operator watches it.
 
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, Severity};
@@ -33,16 +33,16 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A device has so long to be opened.
+/// Time limit for opening a device.
 const WITHIN: Duration = Duration::from_secs(20);
-/// How the holder of a device is called if that is this process.
+/// Name for the holder of a device if that is this process.
 const OWN: &str = "this very process";
-/// What is added to the alarm.
-const HELD: &str = "it is tried again until it is free";
-const UNOPENED: &str = "it is tried again until it can be opened";
-const UNRECORDED: &str = "it is tried again until state_dir takes writes";
+/// Text appended to the alarm.
+const HELD: &str = "the daemon retries until it is free";
+const UNOPENED: &str = "the daemon retries until it can be opened";
+const UNRECORDED: &str = "the daemon retries until state_dir accepts writes";
 
-/// What waits for its devices.
+/// A pool or volume that waits for its devices.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Place {
     /// A pool.
@@ -52,7 +52,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// It is this pool, or one of these volumes.
+    /// Returns true for this pool and for these volumes.
     pub(super) fn is_of(&self, pool: &str, volumes: &[String]) -> bool {
         match self {
             Self::Pool(name) => name == pool,
@@ -62,7 +62,7 @@ impl Place {
 }
 
 impl Place {
-    /// The alarm that it could not be opened.
+    /// Returns the key of the alarm that it could not be opened.
     pub(super) fn alarm(&self) -> AlarmKey {
         match self {
             Self::Pool(name) => AlarmKey::pool(EventKind::PoolFailed, name),
@@ -80,16 +80,16 @@ impl fmt::Display for Place {
     }
 }
 
-/// All that waits.
+/// All pools and volumes that wait.
 pub(super) type Locked = BTreeSet<Place>;
 
 impl Service {
-    /// Has what could not be opened tried again, if that is because of a device, or it cannot be
-    /// recorded; the error for the alarm.
+    /// Schedules a retry for a pool or volume that could not be opened because of a device, or that
+    /// cannot be recorded; returns the error for the alarm.
     pub(super) fn try_again_if_locked(&self, place: Place, error: AdminError) -> AdminError {
         if let (Place::Volume(name), ErrorKind::Conflict, true) = (&place, error.kind, error.hint.is_empty())
         {
-            // An export that cannot be made.
+            // The export could not be created.
             return AdminError { hint: format!("then: forebay volume attach {name}"), ..error };
         }
         let Some(awaits) = self.awaits(&place, &error) else {
@@ -104,10 +104,10 @@ impl Service {
         AdminError { hint, ..error }
     }
 
-    /// What this waits for, in words for the alarm, if it is to be tried again.
+    /// Returns the reason to wait, as text for the alarm, if a retry is due.
     fn awaits(&self, place: &Place, error: &AdminError) -> Option<&'static str> {
-        // A volume that is refused, for what its store has: nobody else has that, though it may not
-        // be closed yet.
+        // The volume was refused because of its store's content: another process does not have it,
+        // although it may not be closed yet.
         if error.kind == ErrorKind::Conflict {
             return None;
         }
@@ -121,23 +121,23 @@ impl Service {
         self.hindrance(place).or_else(|| self.is_unrecordable(place).then_some(UNRECORDED))
     }
 
-    /// Whether nothing can be recorded of the cache of this pool.
+    /// Returns true if the cache of this pool cannot be recorded.
     fn is_unrecordable(&self, place: &Place) -> bool {
         matches!(place, Place::Pool(_)) && self.check_recordable().is_err()
     }
 
-    /// Something waits for its devices.
+    /// Returns true if a pool or volume waits for its devices.
     pub(crate) fn awaits_devices(&self) -> bool {
         !lock(&self.locked).is_empty()
     }
 
-    /// Something that has waited for its devices is being opened.
+    /// Returns true while a pool or volume that has waited for its devices is being opened.
     pub(crate) fn opens_late(&self) -> bool {
         self.opens_late.load(Ordering::Acquire)
     }
 
-    /// A mirrored pool that is not to be opened yet, because one of its devices may still come; the
-    /// error for the alarm.
+    /// Makes a mirrored pool wait if one of its devices may still appear; returns the error for the
+    /// alarm.
     pub(super) fn to_be_awaited(&self, pool: &str) -> Option<AdminError> {
         let place = Place::Pool(pool.to_owned());
         let left = self.patience_until.saturating_duration_since(Instant::now());
@@ -148,13 +148,13 @@ impl Service {
         lock(&self.locked).insert(place);
         Some(AdminError::new(
             MessageId::PoolMirrorIncomplete,
-            format!("pool {pool} is mirrored, and not both of its devices can be opened"),
-            format!("it is opened with one of them if that is still so in {} s", left.as_secs() + 1),
+            format!("pool {pool} is mirrored, and its devices cannot both be opened"),
+            format!("if that persists for {} s, it is opened with one of them", left.as_secs() + 1),
         ))
     }
 
-    /// Tells of a device that is not there while the machine starts; false if that is more than a
-    /// delay. It is told again when the patience is over.
+    /// Reports a device that is missing while the machine boots; returns false if that is more than
+    /// a delay. It is reported again when the patience has ended.
     pub(super) fn tell_late(&self, place: &Place, error: &AdminError) -> bool {
         let left = self.patience_until.saturating_duration_since(Instant::now());
         let is_awaited = !left.is_zero() && lock(&self.locked).contains(place);
@@ -163,8 +163,8 @@ impl Service {
         }
         lock(&self.late).insert(place.clone(), error.clone());
         let message = format!(
-            "{}; the machine has just been started, so a device may be late: {place} is opened when it comes, and it has failed if it is not \
-             there in {} s",
+            "{}; the machine has just booted, so a device may be late: {place} is opened when the device \
+             appears, and fails if it is still missing in {} s",
             error.what,
             left.as_secs() + 1
         );
@@ -173,7 +173,7 @@ impl Service {
         true
     }
 
-    /// What was late and has not come has failed.
+    /// Raises the failure of pools and volumes whose late devices have not appeared.
     fn raise_late(&self) {
         if Instant::now() < self.patience_until {
             return;
@@ -190,7 +190,7 @@ impl Service {
         running.config.pools.get(pool).is_some_and(|pool| pool.tunables().mirror == Mirror::On)
     }
 
-    /// What keeps a pool or volume from being opened for now, in words for the alarm.
+    /// Returns the reason why a pool or volume cannot be opened now, as text for the alarm.
     fn hindrance(&self, place: &Place) -> Option<&'static str> {
         let found: Vec<&'static str> = match place {
             Place::Volume(name) => {
@@ -203,7 +203,7 @@ impl Service {
                     (running.config.pools.get(name)?.devices.clone(), running.config.daemon.state_dir.clone())
                 };
                 let is_recorded = || of_pool(&state_dir, name).is_ok_and(|records| !records.is_empty());
-                // A file that is still to be made is not waited for.
+                // Do not wait for a file that is yet to be created.
                 let is_to_be_made =
                     |spec: &CacheSpec| spec.size_bytes.is_some() && !spec.path.exists() && !is_recorded();
                 let awaited = devices.iter().filter(|spec| !is_to_be_made(spec));
@@ -215,7 +215,7 @@ impl Service {
                     && found.len() < devices.len()
                     && !lock(&self.need_both).contains(name)
                 {
-                    return None; // one will do
+                    return None; // one member suffices
                 }
                 found
             }
@@ -223,7 +223,7 @@ impl Service {
         found.first().copied()
     }
 
-    /// Whether a device cannot be opened. One that hangs is not free either.
+    /// Returns why a device cannot be opened. A hanging device is not free either.
     fn why_not_opened(&self, path: &Path) -> Option<&'static str> {
         match self.try_open(path) {
             Some(Err(DeviceError::InUse { .. })) | None => Some(HELD),
@@ -232,12 +232,12 @@ impl Service {
         }
     }
 
-    /// Whether another process has a device.
+    /// Returns true if another process holds a device.
     pub(super) fn is_anothers(&self, path: &Path) -> bool {
         matches!(self.try_open(path), Some(Err(DeviceError::InUse { holder, .. })) if holder != OWN)
     }
 
-    /// Opens a device for a moment; `None` if that takes too long, or there is no thread for it.
+    /// Opens a device briefly; returns `None` if that takes too long, or there is no thread for it.
     fn try_open(&self, path: &Path) -> Option<Result<Device, DeviceError>> {
         let wanted = path.to_owned();
         let look = move |_: &MayWait| {
@@ -246,7 +246,7 @@ impl Service {
         self.places.within(path, WITHIN, look).ok()
     }
 
-    /// Opens what waits and is free by now.
+    /// Opens waiting pools and volumes whose devices are free now.
     pub(super) fn open_what_is_free(&self) {
         let waiting = lock(&self.locked).clone();
         for place in waiting {
@@ -276,7 +276,7 @@ impl Service {
         self.raise_late();
     }
 
-    /// True if it is to be tried again.
+    /// Returns true if another retry is due.
     pub(super) fn open_again(&self, place: &Place) -> bool {
         lock(&self.late).remove(place);
         let result = match place {
@@ -285,7 +285,7 @@ impl Service {
                 if self.handle(name).is_ok() {
                     self.emit(ServiceEvent::Note(
                         MessageId::PoolOpened,
-                        format!("pool {name} is open: what it has waited for is there"),
+                        format!("pool {name} is open: the retry succeeded"),
                     ));
                     return false; // volumes that could not be attached have alarms of their own
                 }
@@ -308,10 +308,10 @@ impl Service {
         raised && waits
     }
 
-    /// Raises the alarm of a place, unless that was taken out of the configuration meanwhile:
-    /// whoever does that clears its alarms afterwards, for good. True if it was raised.
+    /// Raises the alarm of a pool or volume unless it was removed from the configuration meanwhile:
+    /// the removal clears its alarms afterwards, permanently. Returns true if it raised the alarm.
     pub(super) fn raise_if_configured(&self, place: &Place, message: &str) -> bool {
-        // Held until the alarm is raised, so that it comes before it is cleared.
+        // Held until the alarm is raised, so that the removal clears it after that.
         let running = self.running();
         let is_configured = match place {
             Place::Pool(name) => running.config.pools.contains_key(name),

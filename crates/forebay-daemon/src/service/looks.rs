@@ -1,9 +1,9 @@
-//! Looking at all pools at once: one that does not answer hides no other.
+//! Queries all pools at once: one that does not answer does not block the others.
 //!
 //! Invariants
-//! - All pools are asked at the same time, and have one deadline together.
-//! - A pool that has missed it is asked nothing more before it answers a ping: looking costs
-//!   nothing then, and requests do not pile up before its thread.
+//! - All pools are queried concurrently, with one common deadline.
+//! - A pool that has missed it gets no further queries before it answers a ping: queries of it then
+//!   cost nothing, and do not queue up for its thread.
 
 use super::{Service, gone};
 use forebay_admin::events::{AlarmKey, EventKind, Severity};
@@ -12,13 +12,13 @@ use forebay_pool::{Pool, PoolHandle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// All pools together have so long to answer. A pool never waits for a device, so its thread hangs
-/// or has no processor; the API gives up after 5 s.
+/// Time limit for all pools together. A pool never waits for a device, so on a timeout its thread
+/// hangs or has no processor; the API gives up after 5 s.
 const WITHIN: Duration = Duration::from_secs(3);
-/// A pool that is silent for so long raises an alarm.
+/// Time without an answer after which a pool raises an alarm.
 pub(super) const ALARM_AFTER: Duration = Duration::from_secs(10);
 
-/// What pools say of themselves, by name.
+/// Results of the pools, by name.
 pub(super) struct Looked<T> {
     /// Those that have answered.
     pub(super) answers: Vec<(String, T)>,
@@ -27,7 +27,8 @@ pub(super) struct Looked<T> {
 }
 
 impl Service {
-    /// Asks all open pools. One that has ended by itself is silent until it is off the table.
+    /// Queries all open pools. A pool that has ended by itself counts as silent until it is removed
+    /// from the table.
     pub(super) fn look_at_all<T: Send + 'static>(&self, what: fn(&mut Pool) -> T) -> Looked<T> {
         let until = Instant::now() + WITHIN;
         let begun: Vec<_> = self
@@ -48,7 +49,7 @@ impl Service {
         looked
     }
 
-    /// Asks one pool for something that is only looked at.
+    /// Queries one pool.
     pub(super) fn look_at<T: Send + 'static>(
         handle: &PoolHandle,
         what: impl FnOnce(&mut Pool) -> T + Send + 'static,
@@ -57,7 +58,7 @@ impl Service {
         handle.begin_look(what).and_then(|look| handle.end_look(look, until)).map_err(gone)
     }
 
-    /// Raises alarms of pools that have been silent for so long, and clears those of others.
+    /// Raises alarms of pools that have been silent for `alarm_after`, and clears those of others.
     pub(super) fn tell_silent_pools(&self, alarm_after: Duration) {
         self.look_at_all(|_| ());
         for (name, handle) in self.pool_handles() {
@@ -66,8 +67,9 @@ impl Service {
                 None => drop(self.hub.clear(&key)),
                 Some(silence) if silence >= alarm_after => {
                     let message = format!(
-                        "pool {name} does not answer: a system call of its thread hangs, or it has no processor. Its clients may wait; \
-                         other pools go on. See what the kernel says (dmesg), then restart the daemon"
+                        "pool {name} does not answer: a system call of its thread hangs, or the thread gets \
+                         no CPU time. Its clients may wait; other pools continue. Check the kernel log \
+                         (dmesg), then restart the daemon"
                     );
                     self.hub.raise(key, Severity::Error, &message);
                 }
@@ -76,13 +78,13 @@ impl Service {
         }
     }
 
-    /// A pool that does not answer, as far as it is known without it.
+    /// Returns the known state of a pool that does not answer.
     pub(super) fn silent_info(&self, name: &str) -> PoolInfo {
         let why = Some(self.why_silent(name));
         PoolInfo { not_open: false, not_answering: true, why, ..self.configured_info(name) }
     }
 
-    /// Volumes of pools that do not answer.
+    /// Returns the volumes of pools that do not answer.
     pub(super) fn volumes_of_silent(&self, silent: &[String]) -> Vec<VolumeInfo> {
         let unknown = |info: VolumeInfo| VolumeInfo {
             state: VolumeState::Unknown,
@@ -108,7 +110,7 @@ mod tests {
     use forebay_admin::{Admin, MetricsForm};
     use std::sync::mpsc::{Sender, channel};
 
-    /// The pool hangs until what is returned is dropped.
+    /// Makes the pool hang until the result is dropped.
     fn hang(service: &Service, pool: &str) -> Sender<()> {
         let (go, hangs) = channel::<()>();
         let (begun, begins) = channel::<()>();
@@ -149,8 +151,7 @@ mod tests {
         assert!(service.volume_info("b").is_ok() && service.stats(Some("b")).is_ok());
         let error = service.stats(Some("a")).unwrap_err();
         assert!(error.what.contains("does not answer"), "{error:?}");
-        // Nobody knows whether the volume is served: who takes over must not be told that it is
-        // not.
+        // Whether the volume is served is unknown: a successor must not conclude that it is not.
         assert!(service.volumes_that_are_served().unwrap_err().what.contains("pool a"));
 
         drop(go);

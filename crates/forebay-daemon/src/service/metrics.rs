@@ -1,8 +1,8 @@
-//! What Prometheus is told: the statistics of pools and volumes, how these stand, which alarms are
-//! active, and what the process uses.
+//! Metrics for Prometheus: statistics and states of pools and volumes, active alarms, and resources
+//! of the process.
 //!
-//! Words (a state, a mode, a limit) are labels of a series with the value 1. Only the one that
-//! holds is told: the series of another one ends with the scrape in which it no longer holds.
+//! Words (a state, a mode, a limit) are labels of a series with the value 1. Only the current one
+//! is exported: the series of another one ends with the scrape in which it no longer holds.
 
 use super::Service;
 use forebay_admin::events::Severity;
@@ -45,7 +45,7 @@ impl Service {
         Ok(exposition::text(&all, form))
     }
 
-    /// Pools and volumes that are configured and that nobody serves.
+    /// Adds configured pools and volumes that are not served.
     fn add_what_is_not_served(&self, states: &mut States) {
         let running = self.running();
         for (name, pool) in &running.config.pools {
@@ -62,14 +62,13 @@ impl Service {
         }
     }
 
-    /// Under the names that Prometheus' own libraries give them.
+    /// Returns the process metrics under the names of Prometheus' own libraries.
     fn process(&self) -> [Family; 5] {
         let none = Labels::new;
         let mut processor =
             Family::counter("process_cpu_seconds", "Processor time of the daemon, of user and system");
         let mut files = Family::gauge("process_open_fds", "Open file descriptors of the daemon");
-        let mut most =
-            Family::gauge("process_max_fds", "Most file descriptors that the daemon may have open");
+        let mut most = Family::gauge("process_max_fds", "Maximum of open file descriptors of the daemon");
         if let Some(seconds) = processor_seconds() {
             processor.add(none(), seconds);
         }
@@ -90,7 +89,7 @@ impl Service {
         ]
     }
 
-    /// How many there are by severity, and each of them.
+    /// Returns the number of alarms by severity, and each of them.
     fn alarms(&self) -> [Family; 2] {
         let alarms = self.hub.alarms();
         let mut number = Family::gauge("forebay_alarms", "Active alarms by severity");
@@ -113,7 +112,7 @@ impl Service {
     }
 }
 
-/// How pools and volumes stand.
+/// States of pools and volumes.
 struct States {
     pool_state: Family,
     dirty_limit: Family,
@@ -129,7 +128,7 @@ struct States {
     throttled: Family,
     period: Family,
     dirty_high: Family,
-    /// Pools and volumes that were told.
+    /// Pools and volumes with series.
     told: Vec<(String, String)>,
 }
 
@@ -138,11 +137,12 @@ impl States {
         Self {
             pool_state: Family::gauge(
                 "forebay_pool_state",
-                "How the pool stands: open, degraded (a device of a mirror does not count), fenced, cache-failed, closed or not-answering",
+                "State of the pool: open, degraded (a member of a mirrored cache is out), fenced, \
+                 cache-failed, closed or not-answering",
             ),
             dirty_limit: Family::gauge(
                 "forebay_dirty_limit_ratio",
-                "Share of the pool's capacity that dirty data of all volumes does not exceed",
+                "Limit of the dirty data of all volumes, as a share of the pool's capacity",
             ),
             absent_dirty: Family::gauge(
                 "forebay_absent_dirty_bytes",
@@ -151,29 +151,32 @@ impl States {
             absent_lost: Vec::new(),
             volume_state: Family::gauge(
                 "forebay_volume_state",
-                "How the volume stands: attaching, serving, draining, detaching, absent, or unknown where its pool does not answer",
+                "State of the volume: attaching, serving, draining, detaching, absent, or unknown if its \
+                 pool does not answer",
             ),
             backing_state: Family::gauge(
                 "forebay_backing_state",
-                "How the backing store is: ok, short, unplugged, failing, or, if its path does not lead to it any more, deleted, unlinked, renamed or unreachable",
+                "State of the backing store: ok, short, unplugged, failing, or, if its path no longer leads \
+                 to it, deleted, unlinked, renamed or unreachable",
             ),
             device_trouble: Family::gauge(
                 "forebay_device_trouble",
-                "What is wrong with a cache device: short, or, if its path does not lead to it any more, deleted, unlinked, renamed or unreachable",
+                "Fault of a cache device: short, or, if its path no longer leads to it, deleted, unlinked, \
+                 renamed or unreachable",
             ),
-            mode: Family::gauge("forebay_volume_mode", "How the volume uses the cache"),
-            limit: Family::gauge("forebay_destage_limit", "What keeps destage from being faster, in words"),
+            mode: Family::gauge("forebay_volume_mode", "Mode of the volume"),
+            limit: Family::gauge("forebay_destage_limit", "Limit of the speed of destage, as text"),
             target: Family::gauge(
                 "forebay_destage_target_bytes_per_second",
-                "Rate that destage aims at; not there if it is as fast as the backing store goes",
+                "Target rate of destage; absent if destage is as fast as the backing store allows",
             ),
             throttled: Family::gauge(
                 "forebay_throttled_requests",
-                "Writes that wait because too much is dirty",
+                "Writes that wait because of too much dirty data",
             ),
             period: Family::gauge(
                 "forebay_flush_period_seconds",
-                "The setting flush_period: no block is to stay dirty for longer; not there if it is off",
+                "The setting flush_period: the longest time that a block may stay dirty; absent if it is off",
             ),
             dirty_high: Family::gauge(
                 "forebay_dirty_high_ratio",
@@ -236,7 +239,7 @@ impl States {
         self.told.iter().any(|told| told.0 == pool && told.1 == volume)
     }
 
-    /// A volume of which nothing else is known.
+    /// Adds a volume of which only the state is known.
     fn untold(&mut self, pool: &str, volume: &str, state: VolumeState) {
         self.told.push((pool.into(), volume.into()));
         self.volume_state.add(of_volume(pool, volume, &[("state", state.name())]), 1_u64);
@@ -270,8 +273,8 @@ fn of_volume(pool: &str, volume: &str, more: &[(&'static str, &str)]) -> Labels 
     all.iter().chain(more).map(|(name, value)| (*name, (*value).to_owned())).collect()
 }
 
-/// Processor time of this process: fields 14 and 15 of proc_pid_stat(5), behind the name, which may
-/// have blanks.
+/// Returns the processor time of this process: fields 14 and 15 of proc_pid_stat(5), after the
+/// name, which may contain blanks.
 fn processor_seconds() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);

@@ -1,7 +1,7 @@
-//! Mirrored pools: what they refuse, and another device in place of one that failed.
+//! Mirrored pools: their restrictions, and replacing a failed device.
 //!
 //! The configuration names the new device before it is written to: after a crash the next start
-//! finds it there, empty, and begins the rebuild again.
+//! finds it there, empty, and restarts the rebuild.
 
 use super::records::Allowed;
 use super::settings::{invalid, stored};
@@ -20,12 +20,12 @@ use forebay_pool::{Mirrored, PoolHandle};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Operations on a device that failed are waited for so long, and looked after so often.
+/// Time limit for operations on a failed device, and the polling interval.
 const TIMEOUT: Duration = Duration::from_secs(4);
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Service {
-    /// A mirrored pool has the size that it was made with.
+    /// Refuses a mirrored pool, whose size is fixed at creation.
     pub(super) fn check_unmirrored(&self, name: &str) -> Result<(), AdminError> {
         if self.pool_snapshot(name)?.mirror.is_none() {
             return Ok(());
@@ -33,11 +33,11 @@ impl Service {
         Err(AdminError::new(
             MessageId::PoolMirrored,
             format!("pool {name} is mirrored: its size cannot be changed"),
-            format!("to change a device that has failed: forebay pool replace {name} --device PATH[:SIZE]"),
+            format!("to replace a failed device: forebay pool replace {name} --device PATH[:SIZE]"),
         ))
     }
 
-    /// A new cache for a pool has two devices if the pool is mirrored.
+    /// Checks the number of devices of a new cache: two if the pool is mirrored.
     pub(super) fn check_devices_wanted(&self, name: &str, given: usize) -> Result<(), AdminError> {
         let mirrored = self.running().config.pools.get(name).map(|pool| pool.tunables().mirror);
         match (mirrored == Some(Mirror::On), given) {
@@ -55,8 +55,8 @@ impl Service {
         }
     }
 
-    /// Gives a mirrored pool another device in place of the one that is out, while it goes on; a
-    /// job watches how it is filled.
+    /// Replaces the device of a mirrored pool that is out, without an interruption; a job monitors
+    /// the rebuild.
     pub(super) fn replace_member(
         &self,
         name: &str,
@@ -66,8 +66,12 @@ impl Service {
         mut file: Option<&mut ConfigFile>,
     ) -> Result<PoolInfo, AdminError> {
         let [spec] = devices else {
-            let what = format!("pool {name} has one device that is sound");
-            return Err(invalid(MessageId::PoolDeviceCount, what, "give one new device, for the other one"));
+            let what = format!("one device of pool {name} is healthy");
+            return Err(invalid(
+                MessageId::PoolDeviceCount,
+                what,
+                "give one new device to replace the other",
+            ));
         };
         let handle = self.handle(name)?;
         let bytes = self.pool_snapshot(name)?.devices.first().map_or(0, |(_, bytes)| *bytes);
@@ -92,7 +96,7 @@ impl Service {
         if let Err(error) =
             Self::ask(&handle, move |pool| pool.replace_member(opened, tag)).and_then(|done| done)
         {
-            // It was written a moment ago; the error of the change is what matters.
+            // The edit was just written; the error of the change takes precedence.
             let _ = self.write_members(name, &old, file);
             return Err(error);
         }
@@ -100,7 +104,7 @@ impl Service {
         self.pool_info(name)
     }
 
-    /// Has the pool close the device that is out, once operations on it have ended.
+    /// Makes the pool close the device that is out, once its operations have ended.
     fn let_go(handle: &PoolHandle) -> Result<(), AdminError> {
         let since = Instant::now();
         loop {
@@ -133,7 +137,7 @@ impl Service {
         Ok(())
     }
 
-    /// A device of the pool is being filled: a job shows how far that is, and can end it.
+    /// Starts a job for the rebuild of a device, which shows its progress and can end it.
     pub(super) fn watch_rebuild(&self, name: &str) {
         let Ok(snapshot) = self.pool_snapshot(name) else { return };
         let Some(mirror) = snapshot.mirror else { return };
@@ -161,9 +165,9 @@ fn too_small(spec: &CacheSpec, bytes: u64) -> AdminError {
     )
 }
 
-/// The devices in the order of the configuration, with a new one in place of the one that is not
-/// the survivor. Without sizes: a device that is there is used as it is, and one that has vanished
-/// must not be made again as if there had been nothing.
+/// Returns the devices in the order of the configuration, with a new one in place of the one that
+/// is not the survivor. Without sizes: an existing device is used as it is, and a missing file must
+/// not be recreated empty.
 fn devices_after(old: &[CacheSpec], survivor: Option<&str>, new: &CacheSpec) -> Vec<CacheSpec> {
     let bare = |path: &Path| CacheSpec { path: path.to_owned(), size_bytes: None };
     let survives = |spec: &CacheSpec| {

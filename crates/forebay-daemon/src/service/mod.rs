@@ -1,25 +1,25 @@
-//! The operator's side of the daemon: [`Admin`] over pools, configuration, jobs and events.
+//! The management side of the daemon: [`Admin`] over pools, configuration, jobs and events.
 //!
-//! - One change at a time: whoever changes anything holds [`Service::changing`]. Looking does not
-//!   wait for it.
-//! - A change is done in an order in which a failure can still be undone: checked as a whole, then
-//!   written into the configuration file (where there is one), then done. If the last step fails
+//! - One change at a time: the thread that makes a change holds [`Service::changing`]. Queries do
+//!   not wait for it.
+//! - The order of the steps of a change allows undoing a failure: first check it as a whole, then
+//!   write it into the configuration file (if there is one), then apply it. If the last step fails,
 //!   the file gets its old text back.
-//! - What takes long is a job with a thread of its own (`work`); it holds [`Service::changing`]
-//!   only for the steps that change something, not while it drains.
-//! - Whoever attaches or detaches a volume has it to itself from the step of its pool to that of
-//!   the configuration (`holds`). So the two agree whatever else is asked for meanwhile.
+//! - A long operation is a job with its own thread (`work`); it holds [`Service::changing`] only
+//!   for the steps that change something, not while it drains.
+//! - An operation that attaches or detaches a volume holds it exclusively from the pool's step to
+//!   the configuration's (`holds`). So the two agree regardless of concurrent requests.
 //!
-//! Files: `start` (opening everything at the start, stopping it), `pools`, `mirror` (mirrored
-//! ones), `replace` (another device for a sound one), `export` and `import` (a pool that goes to
-//! another host, or comes), `confirm` (what of one that comes the operator decides), `stores` (its
-//! backing stores), `volumes`, `holds`,
-//! `settings`, `daemon_settings` (of the daemon itself), `reload`, `work`, `saving` (detaching a
-//! volume whose file has lost its name), `absent` (volumes that are not attached), `closed` (pools
-//! that are not open), `opening` (cache devices, which may hang), `locked` (devices that are not
-//! there, or that somebody else has), `handover` (passing everything to a successor), `info` (how
-//! things are), `looks` (pools that do not answer), `wear` (of the flash), `metrics` (the same for
-//! Prometheus), `event_bridge` (what pools report becomes events and alarms).
+//! Files: `start` (opening everything at startup, stopping it), `pools`, `mirror` (mirrored ones),
+//! `replace` (another device for a healthy one), `export` and `import` (moving a pool to and from
+//! another host), `confirm` (the operator's decisions on an imported pool), `stores` (its backing
+//! stores), `volumes`, `holds`, `settings`, `daemon_settings` (of the daemon itself), `reload`,
+//! `work`, `saving` (detaching a volume whose file was unlinked), `absent` (volumes that are not
+//! attached), `closed` (pools that are not open), `opening` (cache devices, which may hang),
+//! `locked` (devices that are missing or held by another process), `handover` (handing everything
+//! over to a successor), `info` (state reports), `looks` (pools that do not answer), `wear` (of the
+//! flash), `metrics` (for Prometheus), `event_bridge` (turns reports of pools into events and
+//! alarms).
 
 mod absent;
 mod advice;
@@ -79,35 +79,35 @@ use std::time::{Duration, Instant};
 pub(crate) use handover::{Estate, UpgradeAnswer, Upgrader};
 pub(crate) use start::{ServiceEvent, ServiceStart, load};
 
-/// A lock that a panicked thread held is taken all the same: what it guards is changed in single
+/// Locks a mutex even if a thread panicked while it held it: the guarded state changes in single
 /// steps.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is running and what was configured.
+/// The running pools and the configuration.
 #[derive(Debug, Default)]
 struct Running {
     pools: BTreeMap<String, Arc<PoolHandle>>,
-    /// What is recorded of the caches of open pools.
+    /// Records of the caches of open pools.
     entries: BTreeMap<String, Arc<Entry>>,
-    /// Cache files that were made since the start.
+    /// Cache files created since the start.
     made: BTreeMap<String, Vec<PathBuf>>,
-    /// What was configured, with live changes.
+    /// The configuration, with live changes.
     config: Config,
     /// Rules of attached volumes.
     rules: BTreeMap<String, Arc<RuleSet>>,
-    /// Of volumes that are to be attached to a new cache: what they were in the one before. Their
-    /// block devices (`ublk:`), by whose marks they are found, may be in use still.
+    /// Identities in the former cache of volumes that are about to be attached to a new one. Their
+    /// block devices (`ublk:`), which are found by these identities, may still be in use.
     identities: BTreeMap<String, [u8; 16]>,
 }
 
-/// See the head of this file.
+/// See the top of this file.
 pub(crate) struct Service {
-    /// Itself, for those who report to it.
+    /// Reference to itself, for reporters.
     me: Weak<Self>,
     running: RwLock<Running>,
-    /// The configuration file; held by whoever changes something.
+    /// The configuration file; held during changes.
     changing: Mutex<Option<ConfigFile>>,
     hub: Hub,
     jobs: Jobs,
@@ -115,43 +115,44 @@ pub(crate) struct Service {
     guards: Arc<GuardBook>,
     /// Sockets that outlive this process.
     listener_store: Arc<ListenerStore>,
-    /// Where metrics are served without a token.
+    /// Port that serves metrics without a token.
     metrics: MetricsPort,
-    /// Asks the main thread for an upgrade, where there can be one.
+    /// Requests an upgrade from the main thread, where upgrades are possible.
     upgrader: Option<Upgrader>,
     /// A request for an upgrade is not answered yet, or a successor takes over.
     upgrading: AtomicBool,
-    /// It can be asked.
+    /// The admin API is served.
     has_api: bool,
-    /// How the last upgrade ended.
+    /// Result of the last upgrade.
     upgraded: Mutex<Option<UpgradeInfo>>,
-    /// Job threads are told that there is something to begin, or that the daemon stops.
+    /// Notifies job threads that there is a job to start, or that the daemon stops.
     work: Mutex<work::Work>,
     work_changed: Condvar,
     /// Recordings that have not begun.
     recordings: Mutex<BTreeMap<JobId, recording::Asked>>,
     /// Devices that threads wait for.
     places: forebay_pool::time_limit::Places,
-    /// Volumes that an operation has to itself.
+    /// Volumes that an operation holds exclusively.
     holds: holds::Holds,
-    /// What is tried again until its devices can be opened.
+    /// Pools and volumes that are retried until their devices can be opened.
     locked: Mutex<locked::Locked>,
-    /// Of those, what is only late as yet, with the error that it is told by when it does not come.
+    /// Those of them that are only late so far, each with the error to report if its device does
+    /// not appear.
     late: Mutex<BTreeMap<locked::Place, AdminError>>,
-    /// Mirrored pools that one device does not do for: the one that was found is stale.
+    /// Mirrored pools that cannot be opened with one device: the only one found is stale.
     need_both: Mutex<BTreeSet<String>>,
-    /// Numbers of jobs that no later start gives.
+    /// Job numbers that later starts do not reuse.
     job_numbers: Mutex<job_numbers::Noted>,
-    /// One of them is being opened.
+    /// A waiting pool or volume is being opened.
     opens_late: AtomicBool,
-    /// Devices may still come until then.
+    /// Devices may still appear until then.
     patience_until: Instant,
-    /// What is known of the wear of cache devices.
+    /// Known wear of cache devices.
     wear: Mutex<crate::wear::Wear>,
     started_unix_s: u64,
     config_path: Option<String>,
     log_threshold: crate::log_level::LogThreshold,
-    /// Lines for the log.
+    /// Receives lines for the log.
     on_event: Mutex<Box<dyn FnMut(ServiceEvent) + Send>>,
 }
 
@@ -166,14 +167,14 @@ impl Service {
 
     /// # Errors
     /// Another process has the pools, or is about to have them: a change here would be lost, or
-    /// open a pool that is not ours.
+    /// open a pool that this process does not own.
     fn changing(&self) -> Result<MutexGuard<'_, Option<ConfigFile>>, AdminError> {
         let file = lock(&self.changing);
         lock(&self.work).check_not_passed_on()?;
         Ok(file)
     }
 
-    /// A running pool.
+    /// Returns a running pool.
     fn handle(&self, pool: &str) -> Result<Arc<PoolHandle>, AdminError> {
         let running = self.running();
         running.pools.get(pool).cloned().ok_or_else(|| {
@@ -192,7 +193,7 @@ impl Service {
         })
     }
 
-    /// The pool of a configured volume, and its name.
+    /// Returns the pool of a configured volume, and its name.
     fn pool_of(&self, volume: &str) -> Result<(String, Arc<PoolHandle>), AdminError> {
         let pool = {
             let running = self.running();
@@ -208,7 +209,7 @@ impl Service {
         Ok((pool, handle))
     }
 
-    /// Asks a pool.
+    /// Runs a closure in a pool and returns its result.
     fn ask<T: Send + 'static>(
         handle: &PoolHandle,
         what: impl FnOnce(&mut Pool) -> T + Send + 'static,

@@ -1,9 +1,9 @@
-//! A volume that is not attached, and whose backing store is elsewhere than the configuration says:
-//! a disk that has another name now, a file that was moved.
+//! A volume that is not attached, and whose backing store has moved from its configured path: a
+//! disk with another name, a moved file.
 //!
-//! What is in the cache goes to the store that is named. So it must be proven to be the one: by
-//! what the cache noted of it, or by the operator's word (`on_backing_change`). The engine judges
-//! again when the volume is attached.
+//! Dirty data goes to the named store. So it must be proven to be the right one: by the cache's
+//! record of it, or by the operator's statement (`on_backing_change`). The engine checks again when
+//! the volume is attached.
 
 use super::Service;
 use super::stores::compare;
@@ -22,18 +22,18 @@ use forebay_pool::time_limit::{Undone, within};
 use std::path::Path;
 use std::time::Duration;
 
-/// A file has so long to tell which one it is.
+/// Time limit for identifying a file.
 const WITHIN: Duration = Duration::from_secs(15);
 
-/// The error of a store that is not there, of a volume that the cache knows.
+/// Returns the error for a missing store of a volume that the cache knows.
 pub(super) fn is_elsewhere(name: &str, error: AdminError) -> AdminError {
-    let hint = format!("if it is elsewhere now: forebay volume attach {name} --backing URI");
+    let hint = format!("if it has moved: forebay volume attach {name} --backing URI");
     let hint = if error.hint.is_empty() { hint } else { format!("{}; {hint}", error.hint) };
     AdminError { hint, ..error }
 }
 
-/// The error of a store that was changed under dirty data, for an attach that is not one of what
-/// the configuration has: the hint of the pool would lead elsewhere.
+/// Returns the error for a store that was changed under dirty data, for an attach with another
+/// configuration than the stored one: the hint of the pool would be wrong.
 pub(super) fn told_how(name: &str, config: &VolumeConfig, known: bool, error: AdminError) -> AdminError {
     if error.id != MessageId::Event(EventKind::BackingChanged) {
         return error;
@@ -46,8 +46,8 @@ pub(super) fn told_how(name: &str, config: &VolumeConfig, known: bool, error: Ad
         false => format!("the same command with --set on_backing_change={word}"),
     };
     let hint = format!(
-        "if it is the wrong one, give the one that belongs to this cache; if it is the right one and what changed on it may be lost: {}; \
-         if the data in the cache may be lost: {}",
+        "if it is the wrong store, give the one that belongs to this cache; if it is the right one and its \
+         changes may be lost: {}; if the data in the cache may be lost: {}",
         how("keep-dirty"),
         how("discard-dirty")
     );
@@ -55,10 +55,10 @@ pub(super) fn told_how(name: &str, config: &VolumeConfig, known: bool, error: Ad
 }
 
 impl Service {
-    /// The configuration of a volume whose backing store is there now.
+    /// Returns the configuration of a volume whose backing store is at a new path.
     ///
     /// # Errors
-    /// It is in use for something else, is not there, or is not known to be the one.
+    /// The store is in use for something else, is missing, or cannot be identified.
     pub(super) fn moved_to(
         &self,
         name: &str,
@@ -81,8 +81,9 @@ impl Service {
         }
     }
 
-    /// Another volume that is not attached has this store in the configuration: the disks may have
-    /// exchanged their names. One command gives one volume another store, so it cannot mend that.
+    /// Refuses a store that the configuration has for another volume that is not attached: the
+    /// disks may have exchanged their names. One command changes the store of one volume, so it
+    /// cannot resolve that.
     fn check_not_exchanged(&self, name: &str, path: &Path) -> Result<(), AdminError> {
         let volumes = self.running().config.volumes.clone();
         let mut others = volumes.iter().filter(|(other, _)| *other != name);
@@ -100,7 +101,8 @@ impl Service {
                 path.display()
             ),
             format!(
-                "if the devices have exchanged their names, exchange them in the sections of {name} and {other} in {file}, then: forebay reload"
+                "if the devices have swapped their names, swap them in the sections of {name} and {other} in \
+                 {file}, then: forebay reload"
             ),
         ))
     }
@@ -116,28 +118,28 @@ fn check_is_the_one(
     let why = match compare(path, entry) {
         Likeness::Same { proven: true } => return Ok(()),
         Likeness::Unreadable(why) => {
-            let hint = "give the backing store as it is called now";
+            let hint = "give the current path of the backing store";
             return Err(AdminError::new(MessageId::BackingUnreadable, why, hint));
         }
-        Likeness::Smaller(why) => return Err(is_not_the_one(name, path, &why, "give the right one")),
+        Likeness::Smaller(why) => return Err(is_not_the_one(name, path, &why, "give the right store")),
         Likeness::Other(why) if !has_said => why,
         _ if has_said || is_that_file(path, entry)? => return Ok(()),
-        _ => "nothing on it tells that it is the one".to_owned(),
+        _ => "nothing on it proves that it is the right one".to_owned(),
     };
     let hint = format!(
-        "give the right one; if it is this one, say so first: forebay set {name} on_backing_change=keep-dirty, and afterwards: forebay set \
-         {name} on_backing_change="
+        "give the right one; if it is this one, confirm that first: forebay set {name} \
+         on_backing_change=keep-dirty, and afterwards: forebay set {name} on_backing_change="
     );
     Err(is_not_the_one(name, path, &why, &hint))
 }
 
 fn is_not_the_one(name: &str, path: &Path, why: &str, hint: &str) -> AdminError {
-    let what = format!("{} cannot be taken for the backing store of volume {name}: {why}", path.display());
+    let what = format!("{} is not accepted as the backing store of volume {name}: {why}", path.display());
     AdminError::new(MessageId::BackingNotTheOne, what, hint)
 }
 
 /// # Errors
-/// There is no thread to look at it.
+/// There is no thread to check it.
 fn is_that_file(path: &Path, entry: &VolumeEntry) -> Result<bool, AdminError> {
     let (place, entry) = (path.to_owned(), entry.clone());
     let work = move |may_wait: &MayWait| is_same_file(may_wait, &place, &entry);

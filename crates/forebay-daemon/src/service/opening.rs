@@ -1,8 +1,8 @@
-//! Opening cache devices, which may hang: threads do it, and are waited for only so long.
+//! Opens cache devices, which may hang: on threads, with a time limit.
 //!
-//! First each device is asked whether it answers, so that what is said names the one that does not;
-//! then all of them are opened. What comes too late is closed again, and files that were made for
-//! it are removed.
+//! It first checks that each device answers, so that messages name the one that does not; then it
+//! opens all of them. A device opened too late is closed again, and files created for it are
+//! removed.
 
 use super::records::{Allowed, unmake};
 use super::{Service, pools};
@@ -24,12 +24,12 @@ use forebay_pool::replaced;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Cache devices have so long to be opened and looked at.
+/// Time limit for opening and checking cache devices.
 const WITHIN: Duration = Duration::from_secs(20);
-/// Files that are made have the time that it takes to reserve space at this rate besides.
+/// A file to be created gets additional time to reserve its space, at this rate.
 const MADE_BYTES_PER_S: u64 = 64 << 20;
 
-/// What a thread needs to know to open the cache of a pool.
+/// Parameters for the thread that opens the cache of a pool.
 pub(super) struct Opening {
     pub(super) name: String,
     pub(super) config: PoolConfig,
@@ -39,8 +39,8 @@ pub(super) struct Opening {
     pub(super) is_named: bool,
 }
 
-/// The parts of a pool, and the record of its cache if that has failed. A cache that was made for
-/// it is taken back with this.
+/// The parts of a pool, and the record of its cache if that has failed. Dropping it takes back a
+/// cache that was created for it.
 pub(super) struct Opened {
     parts: Option<(PoolParts, Option<LossRecord>)>,
     state_dir: PathBuf,
@@ -55,16 +55,16 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         if let Some((parts, _)) = self.parts.take() {
-            // Who opens these devices the next time finds what could not be taken back.
+            // The next opening of these devices finds the remains of a failed cleanup.
             let _ = parts.unmake(&MayWait::here(), &self.state_dir);
         }
     }
 }
 
-/// A device has not joined a pool, as far as is known.
+/// A device that has not joined a pool, as far as is known.
 pub(super) struct NotJoined {
     pub(super) error: AdminError,
-    /// It has not: nothing depends on it.
+    /// Certain that it has not: nothing depends on it.
     pub(super) is_certain: bool,
 }
 
@@ -110,10 +110,10 @@ impl Opening {
             open_caches(may_wait, &self.config.devices, self.making(key.as_ref()), &self.state_dir)?;
         if key.is_some() && parts.cipher.is_none() {
             let what = format!("the cache of pool {} cannot be encrypted", self.name);
-            return Err(AdminError::new(MessageId::CacheKeyUnused, what, "take encryption_key_file out"));
+            return Err(AdminError::new(MessageId::CacheKeyUnused, what, "remove encryption_key_file"));
         }
         let emulated = parts.emulate(self.config.tunables().emulate_cache);
-        // If that is refused, what was made goes with this.
+        // On a refusal, dropping it removes the new cache.
         let opened = self.opened(parts, None);
         Ok(emulated.map(|()| opened)?)
     }
@@ -129,19 +129,19 @@ impl Opening {
 }
 
 impl Service {
-    /// Opens the cache of a pool, or makes it.
+    /// Opens the cache of a pool, or creates it.
     pub(super) fn open_parts(&self, opening: Opening) -> Result<Opened, AdminError> {
         let devices = opening.config.devices.clone();
         self.with_devices(&devices, move |may_wait| opening.open(may_wait))?
     }
 
-    /// Checks that a new cache can be made as configured, before the pool is closed for it.
+    /// Checks that a new cache can be created as configured, before the pool is closed for it.
     pub(super) fn check_new(&self, opening: Opening) -> Result<(), AdminError> {
         let devices = opening.config.devices.clone();
         self.with_devices(&devices, move |may_wait| opening.check_new(may_wait))?
     }
 
-    /// Opens a device that holds nothing, for a pool that is there.
+    /// Opens an unused device for an existing pool.
     pub(super) fn open_unused(&self, spec: &CacheSpec, opening: Opening) -> Result<Device, AdminError> {
         let wanted = spec.clone();
         let opened = self.with_devices(std::slice::from_ref(spec), move |may_wait| {
@@ -152,7 +152,7 @@ impl Service {
         Ok(opened?)
     }
 
-    /// Has a pool take a further device. A file that was made for it is removed again if it cannot.
+    /// Adds a device to a pool. On a failure, removes a file that was created for it.
     pub(super) fn join(
         &self,
         handle: &PoolHandle,
@@ -188,7 +188,7 @@ impl Service {
             forebay_pool::members::write_header(may_wait, &device, &header).map(|()| device)
         })?;
         let device = written.map_err(|error| AdminError::from(device_error(error)))?;
-        // A pool that does not answer may have it in its superblock all the same.
+        // A pool that does not answer may nevertheless have it in its superblock.
         let unknown = |error| NotJoined { error, is_certain: false };
         let promise = Self::ask(handle, move |pool| pool.add_member(device, &header)).map_err(unknown)?;
         Ok(promise.wait().ok_or_else(|| unknown(pools::stopped()))??)
@@ -214,15 +214,15 @@ impl Service {
     }
 }
 
-/// A cache device does not answer.
+/// Returns the error for a cache device that does not answer.
 pub(super) fn no_answer(path: &Path, within: Duration) -> AdminError {
     AdminError::new(
         MessageId::CacheNotAnswering,
         format!(
-            "the cache device {} does not answer: that takes longer than {} s, or an earlier attempt still waits",
+            "{} does not answer: no reply within {} s, or an earlier attempt still waits",
             path.display(),
             within.as_secs()
         ),
-        "see that the device works, or that who serves it runs; then try again",
+        "check that it works, or that its server runs; then try again",
     )
 }

@@ -1,4 +1,4 @@
-//! Pools: creating, opening, growing, shrinking and closing them.
+//! Pools: create, open, grow, shrink and close.
 
 use super::event_bridge::reporter;
 use super::locked::Place;
@@ -32,17 +32,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How fast a cache is scrubbed if nobody says: far below what a flash device gives, and 1 TB takes
-/// four hours.
+/// Default scrub rate: far below the throughput of a flash device; 1 TB takes four hours.
 const SCRUB_BYTES_PER_S: u64 = 64 << 20;
 const SCRUB_BYTES_PER_S_MIN: u64 = 64 << 10;
-/// The devices of a cache that was made in vain have so long to be erased.
+/// Time limit for erasing the devices of a new cache whose pool could not be opened.
 const TAKE_BACK_WITHIN: Duration = Duration::from_secs(20);
-/// A cache file has so long to be made longer.
+/// Time limit for extending a cache file.
 const LENGTHEN_WITHIN: Duration = Duration::from_secs(60);
 
 impl Service {
-    /// Opens a configured pool (or makes it, where there is none), without volumes.
+    /// Opens a configured pool, or creates it if its cache does not exist, without volumes.
     pub(super) fn open_pool(
         &self,
         name: &str,
@@ -54,7 +53,7 @@ impl Service {
         let Some((parts, without_cache)) = self.open_parts(opening)?.take() else { return Err(stopped()) };
         let (joining, made) = (parts.joining.clone(), parts.made.clone());
         let new_cache = parts.new_cache.clone();
-        // What is degraded says so itself when it is open.
+        // A degraded cache raises this alarm itself once it is open.
         self.hub.clear(&AlarmKey::pool(EventKind::CacheDegraded, name));
         self.hub.clear(&AlarmKey::pool(EventKind::DeviceEnded, name));
         self.hub.clear(&AlarmKey::pool(EventKind::DevicePathLost, name));
@@ -65,11 +64,11 @@ impl Service {
         let is_new = new_cache.is_some();
         let completed = self.complete(&handle, (name, config), (&joining, is_new), allowed, &mut entry);
         completed.inspect_err(|_| {
-            let _ = handle.stop(); // the pool's own trouble, if it has any, is not what the operator asked about
+            let _ = handle.stop(); // the operator did not ask about the pool's own failure, if it has any
             self.take_back(name, new_cache.as_ref());
             if let Some(entry) = entry.take().filter(|_| !is_new && allowed.is_creating()) {
-                // It was there before, and is nobody's again. If that cannot be written it is
-                // recorded as that of a pool that there is not.
+                // The cache existed before, and has no owner now. If removing the record fails, it
+                // remains as the record of a pool that does not exist.
                 let _ = entry.record().remove(&MayWait::here(), &self.state_dir(), false);
             }
         })?;
@@ -86,7 +85,7 @@ impl Service {
         Ok(())
     }
 
-    /// What a pool is started with.
+    /// Returns the parameters to start a pool with.
     fn pool_start(&self, name: &str, config: &PoolConfig, without_cache: Option<LossRecord>) -> PoolStart {
         let tunables = config.tunables();
         let engine = EngineConfig {
@@ -116,9 +115,9 @@ impl Service {
         }
     }
 
-    /// Records the cache of a pool that was just opened, and has the devices join that it does not
-    /// lie on yet. Before there is a volume: nothing was acknowledged yet. A new cache is recorded
-    /// when it has all of them: until then it can be taken back.
+    /// Records the cache of a pool that was just opened, and joins the configured devices that the
+    /// cache does not span yet. This happens before there is a volume, so no write was acknowledged
+    /// yet. A new cache is recorded once it has all devices: until then it can be taken back.
     fn complete(
         &self,
         handle: &PoolHandle,
@@ -134,16 +133,16 @@ impl Service {
         }
         for spec in joining {
             match self.join(handle, spec, self.opening(name, config, allowed)) {
-                // What is in the cache is all there without it. It may be half of a grow, or of a
-                // shrink, that was killed. But who asks for a pool just now gets all of it, or
-                // nothing.
+                // The content of the cache is complete without this device, which may come from a
+                // grow or shrink that was killed. But the creation of a pool must succeed with all
+                // devices or fail as a whole.
                 Err(NotJoined { error, .. })
                     if self.config_path.is_some() && allowed.consent == Consent::None =>
                 {
                     let (path, why, hint) = (spec.path.display(), error.what, error.hint);
                     self.emit(ServiceEvent::Problem(MessageId::PoolDeviceUnknown, format!(
-                        "pool {name} is opened without {path}, which its cache does not lie on yet: {why}; {hint}; then: forebay pool grow \
-                         {name} --device {path}"
+                        "pool {name} is opened without {path}, which is not part of its cache yet: {why}; \
+                         {hint}; then: forebay pool grow {name} --device {path}"
                     )));
                     break;
                 }
@@ -156,7 +155,7 @@ impl Service {
         Ok(())
     }
 
-    /// A pool cannot be opened: of a cache that was made for it nothing is left.
+    /// Erases the cache that was created for a pool that cannot be opened.
     fn take_back(&self, name: &str, new_cache: Option<&NewCache>) {
         let Some(new) = new_cache.cloned() else { return };
         let (state_dir, first) = (self.state_dir(), new.first().to_owned());
@@ -167,10 +166,7 @@ impl Service {
         if let Err(error) = taken {
             self.emit(ServiceEvent::Problem(
                 MessageId::PoolNotErased,
-                format!(
-                    "pool {name} cannot be opened, and the cache that was made for it is not erased: {}",
-                    error.what
-                ),
+                format!("pool {name} cannot be opened, and its new cache is not erased: {}", error.what),
             ));
         }
     }
@@ -181,11 +177,7 @@ impl Service {
         forebay_config::model::check_name(&name)
             .map_err(|problem| invalid(MessageId::NameSyntax, problem, ""))?;
         if self.running().config.pools.contains_key(&name) && self.handle(&name).is_ok() {
-            return Err(AdminError::new(
-                MessageId::PoolExists,
-                format!("there is a pool {name} already"),
-                "",
-            ));
+            return Err(AdminError::new(MessageId::PoolExists, format!("pool {name} already exists"), ""));
         }
         if request.devices.is_empty() {
             return Err(invalid(
@@ -213,14 +205,14 @@ impl Service {
         let allowed = Allowed { consent, taking: request.taking() };
         let opened = self.open_pool(&name, &config, allowed);
         if let (Err(_), Some(file)) = (&opened, file.as_mut()) {
-            // It was written a moment ago; the error of opening is what matters.
+            // The edit was just written; the error of opening takes precedence.
             let _ = file.edit(&[Edit::RemovePool { name: name.clone() }], &check_rules);
         }
         opened?;
         self.running_mut().config.pools.insert(name.clone(), config);
         drop(file);
         self.look_for_absent(&name);
-        self.hub.publish(NewEvent::new(EventKind::PoolCreated, format!("pool {name} is there")).pool(&name));
+        self.hub.publish(NewEvent::new(EventKind::PoolCreated, format!("pool {name} is ready")).pool(&name));
         self.pool_info(&name)
     }
 
@@ -234,8 +226,8 @@ impl Service {
         self.open_with_volumes(name, how)
     }
 
-    /// A pool that is not open is opened as the file has it now, not as it was when the daemon read
-    /// it last: a key, or another device, may have been written into its section.
+    /// Takes the sections of a pool that is not open from the current file instead of the one that
+    /// the daemon read last: the operator may have added a key, or another device.
     fn take_sections_of_closed(&self, file: &mut ConfigFile, name: &str) -> Result<(), AdminError> {
         let is_ours = |volume: &VolumeConfig| volume.pool == name;
         if self.running().pools.contains_key(name) {
@@ -254,7 +246,7 @@ impl Service {
         Ok(())
     }
 
-    /// The same, for who is changing something.
+    /// As [`Self::reopen`], for a caller that holds [`Service::changing`].
     pub(super) fn open_with_volumes(&self, name: &str, how: OpenHow) -> Result<PoolInfo, AdminError> {
         let (config, volumes) = self.with_volumes(name)?;
         if self.running().pools.contains_key(name) {
@@ -271,7 +263,7 @@ impl Service {
         }
     }
 
-    /// Attaches configured volumes; those that could not be, which have an alarm.
+    /// Attaches configured volumes; returns those that could not be attached, which have an alarm.
     pub(super) fn attach_all(&self, volumes: &[(String, VolumeConfig)]) -> Vec<(String, AdminError)> {
         let mut failed = Vec::new();
         for (name, volume) in volumes {
@@ -295,13 +287,13 @@ impl Service {
     // --- size
 
     pub(super) fn grow(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, AdminError> {
-        // Held until the file knows: a successor that does not know of a device could not open the
-        // pool.
+        // Held until the file is updated: a successor that does not know of a device could not open
+        // the pool.
         let mut file = self.changing()?;
         self.grow_now(name, request, file.as_mut())
     }
 
-    /// The same, for who is changing something.
+    /// As [`Self::grow`], for a caller that holds [`Service::changing`].
     fn grow_now(
         &self,
         name: &str,
@@ -315,7 +307,7 @@ impl Service {
             return Err(AdminError::new(
                 MessageId::Event(EventKind::CacheFailed),
                 what,
-                format!("give it another: forebay pool replace {name} --device PATH[:SIZE]"),
+                format!("replace it: forebay pool replace {name} --device PATH[:SIZE]"),
             ));
         }
         self.check_unmirrored(name)?;
@@ -342,8 +334,8 @@ impl Service {
         Ok(info)
     }
 
-    /// Has a pool take a further device. The file names it before: a cache on more devices than are
-    /// configured could not be opened.
+    /// Adds a device to a pool. The file lists it first: a cache on more devices than the file
+    /// configures could not be opened.
     fn grow_onto(
         &self,
         name: &str,
@@ -353,8 +345,8 @@ impl Service {
         mut file: Option<&mut ConfigFile>,
     ) -> Result<(), AdminError> {
         let (config, _) = self.with_volumes(name)?;
-        // By a grow that was killed, or by who has edited the file and asked for a reload: that
-        // stays as it is.
+        // Listed by a grow that was killed, or by an operator who edited the file and requested a
+        // reload: the entry stays as it is.
         let quoted = format!("\"{}\"", spec.path.display());
         let is_listed = file.as_ref().is_some_and(|file| file.text().contains(&quoted));
         let mut list = |devices: Vec<CacheSpec>| match file.as_deref_mut().filter(|_| !is_listed) {
@@ -368,14 +360,14 @@ impl Service {
         let allowed = Allowed::to_create(taking);
         self.join(handle, spec, self.opening(name, &config, allowed)).map_err(|not| {
             if not.is_certain {
-                // It was written a moment ago; the error of the change is what matters.
+                // The edit was just written; the error of the change takes precedence.
                 let _ = list(config.devices.clone());
             }
             not.error
         })
     }
 
-    /// Makes the last device of a pool longer where that is wanted, and has the pool use it.
+    /// Extends the last device of a pool if requested, and lets the pool use the new space.
     pub(super) fn lengthen(
         &self,
         handle: &PoolHandle,
@@ -393,7 +385,7 @@ impl Service {
         Self::ask(handle, move |pool| pool.grow_last(wanted, there, resized))
     }
 
-    /// What a pool has to do to shrink as it is asked to.
+    /// Returns the job that shrinks a pool as requested.
     pub(super) fn shrink_wanted(&self, name: &str, request: &ShrinkRequest) -> Result<JobKind, AdminError> {
         self.check_unmirrored(name)?;
         let snapshot = self.pool_snapshot(name)?;
@@ -406,7 +398,7 @@ impl Service {
         self.bytes_after_shrink(&snapshot, name, request).map(JobKind::Shrink)
     }
 
-    /// The length of the cache devices together after the last one has become shorter, or has left.
+    /// Returns the total length of the cache devices after the last one was shortened or removed.
     fn bytes_after_shrink(
         &self,
         snapshot: &PoolSnapshot,
@@ -421,15 +413,15 @@ impl Service {
             (Some(_), None) if snapshot.devices.len() > 1 => Ok(all - last),
             (Some(device), None) => Err(invalid(
                 MessageId::PoolSize,
-                format!("{device} cannot be taken out of pool {name}"),
-                "the pool has one device; to give up the pool: forebay pool remove",
+                format!("{device} cannot be removed from pool {name}"),
+                "the pool has one device; to remove the pool: forebay pool remove",
             )),
             (None, Some(size)) => {
                 let wanted = bytes(size)?;
                 let header = header_bytes(snapshot.devices.len() - 1);
                 if wanted >= last + header {
                     let what =
-                        format!("pool {name} uses {} of {} already", ByteSize(last + header), path.display());
+                        format!("pool {name} uses only {} of {}", ByteSize(last + header), path.display());
                     return Err(invalid(
                         MessageId::PoolSize,
                         what,
@@ -437,9 +429,9 @@ impl Service {
                     ));
                 }
                 if header > 0 && wanted <= header {
-                    let what = format!("{} of {} would hold nothing", ByteSize(wanted), path.display());
+                    let what = format!("{} of {} cannot hold data", ByteSize(wanted), path.display());
                     let give_up =
-                        format!("to give it up: forebay pool shrink {name} --device {}", quoted(path));
+                        format!("to remove it: forebay pool shrink {name} --device {}", quoted(path));
                     return Err(invalid(MessageId::PoolSize, what, give_up));
                 }
                 Ok(all - last + wanted - header)
@@ -448,7 +440,7 @@ impl Service {
         }
     }
 
-    /// How fast a pool is to be scrubbed, in bytes a second.
+    /// Returns the scrub rate of a pool, in bytes per second.
     pub(super) fn scrub_rate(&self, name: &str, request: &ScrubRequest) -> Result<u64, AdminError> {
         self.handle(name)?;
         let rate = request.rate.as_deref().map_or(Ok(SCRUB_BYTES_PER_S), bytes)?;
@@ -463,7 +455,7 @@ impl Service {
         ))
     }
 
-    /// The devices of a pool are others now: the file is told.
+    /// Writes the changed devices of a pool into the configuration file.
     pub(super) fn note_devices(&self, name: &str) -> Result<(), AdminError> {
         let mut file = self.changing()?;
         self.write_devices(name, file.as_mut())
@@ -488,8 +480,9 @@ impl Service {
         Ok(parts(&self.pool_snapshot(name)?).into_iter().map(spec).collect())
     }
 
-    /// Whether the last device has this length (`None`: all that there is), and the file another
-    /// one: an earlier command could not write it, and its repetition does.
+    /// Returns true if the last device has this length (`None`: all available space) and the file
+    /// has another one: an earlier command could not write the file, and repeating the command
+    /// does.
     fn lacks_length(&self, file: &ConfigFile, name: &str, bytes: Option<u64>) -> Result<bool, AdminError> {
         let now = self.devices_now(name)?;
         let written = file.newest(&check_rules).map_err(|error| stored(&error))?;
@@ -499,14 +492,14 @@ impl Service {
         Ok(lengths.is_some_and(|(now, written)| now != written && (bytes.is_none() || bytes == now)))
     }
 
-    /// What a reload found: further devices, fewer, or other sizes.
+    /// Applies the changes that a reload found: added, removed or resized devices.
     pub(super) fn change_devices(
         &self,
         name: &str,
         (added, removed, resized): (&[CacheSpec], &[CacheSpec], &[CacheSpec]),
         mut file: Option<&mut ConfigFile>,
     ) -> Result<(), AdminError> {
-        // Devices are added first: the data of one that leaves moves onto the others.
+        // Add devices first: the data of a removed device moves to the others.
         let mut done = Vec::new();
         let mut step = |so: String, result: Result<(), AdminError>| match result {
             Ok(()) => {
@@ -526,7 +519,7 @@ impl Service {
         for spec in removed {
             let request = ShrinkRequest { device: Some(spec.path.display().to_string()), size: None };
             let shrinks = forebay_admin::Admin::shrink_pool(self, name, request).map(drop);
-            step(format!("{} leaves pool {name}", spec.path.display()), shrinks)?;
+            step(format!("{} is being removed from pool {name}", spec.path.display()), shrinks)?;
         }
         for spec in resized {
             let size = spec.size_bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
@@ -539,7 +532,8 @@ impl Service {
 
     // --- a cache that failed
 
-    /// Gives a pool whose cache has failed a new one: the pool is closed, and opened with it.
+    /// Gives a pool whose cache has failed a new one: closes the pool, and opens it with the new
+    /// cache.
     pub(super) fn replace(&self, name: &str, request: &ReplaceRequest) -> Result<PoolInfo, AdminError> {
         let mut file = self.changing()?;
         self.holds.check_devices_free(name)?;
@@ -551,20 +545,20 @@ impl Service {
         }
         if !self.pool_snapshot(name)?.cache_failed {
             let _hold = self.holds.devices(name)?;
-            drop(file); // a job changes it, when the new device has everything
+            drop(file); // a job changes it once the new device has all data
             return match request.other {
                 None => self.replace_sound(name, request),
                 Some(_) => Err(invalid(
                     MessageId::PoolDeviceCount,
-                    "a sound device gets one new one in its place",
+                    "a healthy device is replaced by one new device",
                     "give one --device",
                 )),
             };
         }
         self.holds.check_pool_free(name)?;
         let record = self.check_replaceable(name, request.discard_lost)?;
-        // The pool is opened again, by paths.
-        Self::ask(&*self.handle(name)?, |pool| pool.check_paths("give another cache to"))??;
+        // The pool is reopened by paths.
+        Self::ask(&*self.handle(name)?, |pool| pool.check_paths("replace the cache of"))??;
         self.check_devices_wanted(name, devices.len())?;
         self.check_recordable()?;
         let (old, volumes) = self.with_volumes(name)?;
@@ -579,14 +573,14 @@ impl Service {
         if let Some(file) = file.as_mut() {
             file.edit(&[edit(devices)], &check_rules).map_err(|error| stored(&error))?;
         }
-        // Nothing was given up until here. Whatever ends the daemon from now on: until the new
-        // cache is whole the next start serves without the failed one (`failed_before`), and opens
-        // the new one then, as nothing of the failed one is lost that was not given up before.
+        // Until here no data was given up. If the daemon ends between here and the completion of
+        // the new cache, the next start serves without the failed cache (`failed_before`), and then
+        // opens the new one, because all lost data of the failed cache was given up already.
         let ended = handle.stop().map_err(AdminError::from);
         let ended = ended.and_then(|()| self.give_up(&record));
         if let Err(error) = ended {
             if let Some(file) = file.as_mut() {
-                // It was written a moment ago; the error of the change is what matters.
+                // The edit was just written; the error of the change takes precedence.
                 let _ = file.edit(&[edit(old.devices)], &check_rules);
             }
             self.running_mut().pools.remove(name);
@@ -604,7 +598,7 @@ impl Service {
         for ((name, _), identity) in volumes.iter().zip(identities) {
             self.running_mut().identities.extend(identity.map(|identity| (name.clone(), identity)));
         }
-        // One that cannot be attached keeps no other one from it.
+        // A volume that cannot be attached does not prevent others from being attached.
         let failed = self.attach_all(&volumes);
         drop(file);
         let message = format!("pool {name} has a new cache");
@@ -615,7 +609,7 @@ impl Service {
         }
     }
 
-    /// How a pool is configured, and its volumes.
+    /// Returns the configuration of a pool and of its volumes.
     pub(super) fn with_volumes(
         &self,
         name: &str,
@@ -629,20 +623,20 @@ impl Service {
         Ok((config, ours.map(|(name, volume)| (name.clone(), volume.clone())).collect()))
     }
 
-    /// What a thread needs to know to open the cache of a pool.
+    /// Returns the parameters that a thread needs to open the cache of a pool.
     pub(super) fn opening(&self, name: &str, config: &PoolConfig, allowed: Allowed) -> Opening {
         let state_dir = self.running().config.daemon.state_dir.clone();
-        // The pool of `forebay run` has the same name whatever its cache.
+        // The pool of `forebay run` has the same name for every cache.
         let is_named = self.config_path.is_some();
         Opening { name: name.into(), config: config.clone(), state_dir, allowed, is_named }
     }
 
-    /// Where caches are recorded.
+    /// Returns the directory of the cache records.
     fn state_dir(&self) -> PathBuf {
         self.running().config.daemon.state_dir.clone()
     }
 
-    /// What is lost counts as given up.
+    /// Records lost data as given up.
     fn give_up(&self, record: &LossRecord) -> Result<(), AdminError> {
         let state_dir = self.running().config.daemon.state_dir.clone();
         let all = LossRecord::all(&MayWait::here(), &state_dir)?;
@@ -665,16 +659,16 @@ impl Service {
         let Some(record) = snapshot.record.filter(|_| snapshot.cache_failed) else {
             return refuse(
                 MessageId::PoolRescuePending,
-                format!("what only the failed cache of pool {name} has is not recorded yet"),
-                "wait until the alarm cache.fenced is over, then try again",
+                format!("the dirty data of the failed cache of pool {name} is not recorded yet"),
+                "wait until the alarm cache.fenced clears, then try again",
             );
         };
         if !snapshot.rescue_over {
             let left = snapshot.dirty_blocks * 4096;
             return refuse(
                 MessageId::PoolRescuePending,
-                format!("{left} bytes that only the failed cache of pool {name} has are being written back"),
-                "wait until they are; `forebay pool show` tells",
+                format!("{left} dirty bytes of the failed cache of pool {name} are being written back"),
+                "wait until that is done; see `forebay pool show`",
             );
         }
         let lost = snapshot.lost.bytes;
@@ -682,7 +676,8 @@ impl Service {
             return refuse(
                 MessageId::PoolLostData,
                 format!(
-                    "{lost} bytes of pool {name} are lost, and with a new cache older data would stand in their place"
+                    "{lost} bytes of pool {name} are lost, and with a new cache reads would return older \
+                     data instead"
                 ),
                 "write them again (`forebay volume show` lists them), or give them up: --discard-lost",
             );
@@ -696,7 +691,7 @@ impl Service {
         if self.is_closed(name) {
             if erase {
                 let what = format!("pool {name} is not open: its devices cannot be wiped");
-                let hint = format!("open it first: forebay pool open {name}; or leave --erase out");
+                let hint = format!("open it first: forebay pool open {name}; or omit --erase");
                 return Err(AdminError::new(MessageId::PoolNotOpen, what, hint));
             }
             return if force { Ok(()) } else { self.check_closed_removable(name) };
@@ -710,7 +705,8 @@ impl Service {
         }
         let first = match self.pool_snapshot(name)?.cache_failed {
             true => format!(
-                "its cache has failed, so give it another first: forebay pool replace {name} --device PATH[:SIZE]; then detach its volumes: "
+                "its cache has failed, so replace it first: forebay pool replace {name} --device \
+                 PATH[:SIZE]; then detach its volumes: "
             ),
             false => "detach its volumes first: ".into(),
         };
@@ -721,13 +717,13 @@ impl Service {
         ))
     }
 
-    /// Stops a pool and forgets it.
+    /// Stops a pool and removes it from the configuration.
     pub(super) fn close_pool(&self, name: &str, erase: bool, force: bool) -> Result<(), AdminError> {
         let mut file = self.changing()?;
         self.close_now(name, erase, force, file.as_mut())
     }
 
-    /// The same, for who is changing something.
+    /// As [`Self::close_pool`], for a caller that holds [`Service::changing`].
     pub(super) fn close_now(
         &self,
         name: &str,
@@ -744,7 +740,8 @@ impl Service {
         let erase = if erase { parts(&self.pool_snapshot(name)?) } else { Vec::new() };
         let handle = self.handle(name)?;
         let entry = self.running().entries.get(name).cloned();
-        // Whatever ends the daemon from here on: the next start finishes what the file says.
+        // If the daemon ends after this, the next start finishes the removal if the file no longer
+        // has the pool.
         self.begin_leaving(entry.as_deref(), &erase)?;
         let stopped = handle.stop();
         self.running_mut().pools.remove(name);
@@ -752,7 +749,7 @@ impl Service {
             file.map_or(Ok(()), |file| take_out(file, [Edit::RemovePool { name: name.into() }]))
         });
         if let Err(error) = closed {
-            // What cannot be written is settled by the next start, from the file.
+            // If this write fails, the next start decides from the file.
             let _ = entry.map(|entry| entry.set_leaving(&MayWait::here(), None));
             return Err(self.closed_in_vain(name, error));
         }
@@ -769,13 +766,14 @@ impl Service {
                 format!(
                     "pool {name} is removed, but its devices are not erased: its cache has failed and was not open"
                 ),
-                "what is left on them is of no use: --overwrite lets another pool have one, blkdiscard or wipefs --all empties it",
+                "their content is useless: --overwrite lets another pool use one, blkdiscard or wipefs --all \
+                 empties it",
             )),
             None => Ok(()),
         }
     }
 
-    /// A pool was not removed, or got no new cache. If it is not open any more, that is told.
+    /// Handles a failed removal or cache replacement. If the pool is no longer open, reports that.
     fn closed_in_vain(&self, name: &str, error: AdminError) -> AdminError {
         if !self.is_closed(name) {
             return error;
@@ -786,14 +784,14 @@ impl Service {
     }
 }
 
-/// The record of a pool's cache, if that has failed and must not be opened.
+/// Returns the record of a pool's cache if the cache has failed and must not be opened.
 pub(super) fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, AdminError> {
     let Opening { name, config, state_dir, allowed, is_named } = opening;
     let records = LossRecord::all(&MayWait::here(), state_dir)?;
     if records.is_empty() || config.devices.is_empty() {
         return Ok(None);
     }
-    // Of a mirrored cache each device can say which cache it is; of another one only the first.
+    // Each device of a mirrored cache identifies the cache; of an unmirrored one only the first.
     let mirrored = config.tunables().mirror == Mirror::On;
     let telling = if mirrored { &config.devices[..] } else { &config.devices[..1] };
     let found: Vec<_> =
@@ -802,14 +800,14 @@ pub(super) fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, Adm
     let is_current = |record: &&LossRecord| current.iter().any(|own| own.cache_uuid == record.cache_uuid);
     let recorded = records.iter().find(is_current).filter(|record| match allowed.consent {
         Consent::None => true,
-        Consent::NewCache => record.lost_bytes() > 0, // that is given up by `pool replace --discard-lost` only
+        Consent::NewCache => record.lost_bytes() > 0, // only `pool replace --discard-lost` gives that up
         Consent::Create { .. } => false,
     });
     match judge(&records, name, &found, recorded) {
         Verdict::Open => Ok(None),
         Verdict::WithoutCache(record) => {
             if let [(path, Seen::Cache(cache))] = found[..] {
-                // It may take now what it did not take when it failed.
+                // The device may accept the mark now although it did not when it failed.
                 forebay_pool::failed_mark::mark_again(path.to_owned(), cache);
             }
             Ok(Some(*record))
@@ -817,30 +815,33 @@ pub(super) fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, Adm
         Verdict::Refuse(record) => Err(AdminError::new(
             MessageId::PoolLostData,
             format!(
-                "the cache of pool {name} failed and {} bytes of {} are lost, but another device stands in its place: what is \
-                 lost would look like good, old data",
+                "the cache of pool {name} failed and {} bytes of {} are lost, but another device is in its \
+                 place: reads of the lost bytes would return old data without an error",
                 record.lost_bytes(),
                 record.losers().join(", ")
             ),
-            format!("restore what {} lists; then remove that file", record.path(state_dir).display()),
+            format!(
+                "restore the data that {} lists; then remove that file",
+                record.path(state_dir).display()
+            ),
         )),
     }
 }
 
-/// The devices of a pool, and how much of each is the cache's, from its beginning.
+/// Returns the devices of a pool, and the size of the cache's part of each, from its beginning.
 pub(super) fn parts(pool: &PoolSnapshot) -> Vec<(PathBuf, u64)> {
     let header = |at: usize| if pool.mirror.is_some() { 0 } else { header_bytes(at) };
     let devices = pool.devices.iter().enumerate();
     devices.map(|(at, (path, bytes))| (path.clone(), bytes + header(at))).collect()
 }
 
-/// Bytes of a member of a cache that is not mirrored before its part of the pool's space.
+/// Bytes of a member of an unmirrored cache before its part of the pool's space.
 fn header_bytes(member: usize) -> u64 {
     if member == 0 { 0 } else { DATA_START_BLOCK * BLOCK_BYTES as u64 }
 }
 
-/// The length of a cache file: what it is given with is compared with that at the next start, not
-/// with what the pool uses of it.
+/// Returns the length of a cache file: the next start compares the configured size with it, not
+/// with the part that the pool uses.
 pub(super) fn length_of_file(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len())
 }
@@ -864,7 +865,7 @@ pub(super) fn device(request: &DeviceRequest) -> Result<CacheSpec, AdminError> {
     Ok(CacheSpec { path: request.path.clone().into(), size_bytes })
 }
 
-/// A device is kept by a name that stays.
+/// Replaces a device path by a stable name.
 pub(super) fn keep_name(request: &mut DeviceRequest) {
     let stable = stable_name(Path::new(&request.path));
     if let Some(stable) = stable.to_str() {

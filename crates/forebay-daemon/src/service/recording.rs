@@ -1,13 +1,13 @@
-//! Recording the requests of a volume, as a trace that is handed out while it grows.
+//! Records the requests of a volume, as a trace that is streamed while it grows.
 //!
-//! The job takes from the pool what has come together, packs it in blocks, and offers those to
-//! whoever asked. If they are not taken it takes nothing more from the pool, which then counts what
-//! it has no room for.
+//! The job takes records from the pool, packs them in blocks, and offers the blocks to the client.
+//! If the client does not take them, the job takes no more records from the pool, which then counts
+//! those that it has no room for.
 //!
 //! Invariants
-//! - However it ends, unless the client has gone: the trace ends with the block that says that it
-//!   is whole.
-//! - The trace is not longer than was asked for.
+//! - However the recording ends, unless the client has disconnected, the trace ends with the block
+//!   that marks it as complete.
+//! - The trace is not longer than requested.
 
 use super::work::End;
 use super::{Service, lock};
@@ -19,38 +19,38 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
-/// How often is taken what has come together.
+/// Interval at which the job takes records from the pool.
 const TAKE: Duration = Duration::from_millis(50);
-/// A block that is not full is handed out after so long, so that little is lost with a daemon.
+/// A partial block is sent after this time, so that a crash of the daemon loses little.
 const BLOCK_WITHIN: Duration = Duration::from_secs(1);
-/// Whoever asked has so long to take the end.
+/// Time limit for the client to take the end of the trace.
 const END_WITHIN: Duration = Duration::from_secs(5);
 /// Longest recording, in seconds.
 const SECONDS_MAX: u64 = 30 * 24 * 3600;
-/// Least and usual size, in bytes.
+/// Minimum and default size, in bytes.
 const BYTES_MIN: u64 = 4096;
 const BYTES_USUAL: u64 = 1 << 30;
 /// Bytes of the block that ends a trace.
 const END_BYTES: u64 = 32;
 
-/// A recording that is to begin.
+/// A requested recording that has not begun.
 pub(super) struct Asked {
     seconds: u64,
     bytes_max: u64,
     to: Sender<Vec<u8>>,
 }
 
-/// Bytes on their way to whoever asked.
+/// Bytes in transit to the client.
 struct Output {
     to: Sender<Vec<u8>>,
-    /// What was offered and not taken.
+    /// Bytes offered and not taken.
     offered: Option<Vec<u8>>,
     bytes: u64,
     bytes_max: u64,
 }
 
 impl Output {
-    /// Offers bytes, or what was offered before; true if all was taken.
+    /// Offers bytes, or the ones offered before; returns true if the client took all of them.
     fn offer(&mut self, bytes: Vec<u8>) -> Result<bool, End> {
         self.bytes += bytes.len() as u64;
         let all = match self.offered.take() {
@@ -73,14 +73,14 @@ impl Output {
         }
     }
 
-    /// So many more bytes do not fit.
+    /// Returns true if so many more bytes do not fit.
     fn is_full_with(&self, bytes: usize) -> bool {
         self.bytes + bytes as u64 + END_BYTES > self.bytes_max
     }
 }
 
 fn gone() -> End {
-    End::Failed(MessageId::RecordingEndedEarly, "whoever recorded has gone".into())
+    End::Failed(MessageId::RecordingEndedEarly, "the client that recorded has disconnected".into())
 }
 
 impl Service {
@@ -104,7 +104,7 @@ impl Service {
         if !Self::ask(&handle, move |pool| pool.find(&asked).is_some())? {
             return Err(super::info::not_attached(name));
         }
-        // Held until it is there: the job may begin at once.
+        // Held until the entry exists: the job may begin at once.
         let mut recordings = lock(&self.recordings);
         let job = self.begin_job(JobSpec::volume(JobKind::Record(request.for_s), &pool, name))?;
         let id = Self::job_id(&job.id)?;
@@ -112,13 +112,13 @@ impl Service {
         Ok(job)
     }
 
-    /// Lets go of those that were cancelled before they began.
+    /// Drops recordings that were cancelled before they began.
     pub(super) fn forget_recordings(&self) {
         let ended = |id: &JobId| self.jobs.get(*id).map_or(true, |job| job.state.is_final());
         lock(&self.recordings).retain(|id, _| !ended(id));
     }
 
-    /// Recordings have so long to end, with a whole trace, before their pools stop.
+    /// Waits for recordings to end, with a complete trace, before their pools stop.
     pub(super) fn await_recordings(&self, within: Duration) {
         let until = Instant::now() + within;
         let is_open = |job: &JobView| matches!(job.spec.kind, JobKind::Record(_)) && !job.state.is_final();
@@ -127,7 +127,7 @@ impl Service {
         }
     }
 
-    /// Records until time or room is used up, or somebody ends it.
+    /// Records until the time or size limit is reached, or the recording is ended.
     pub(super) fn record(&self, id: JobId, volume: &str) -> Result<(), End> {
         let asked = lock(&self.recordings).remove(&id);
         let Some(Asked { seconds, bytes_max, to }) = asked else { return Err(gone()) };
@@ -190,16 +190,16 @@ impl Service {
     }
 }
 
-/// What came of taking.
+/// Result of taking records.
 enum Taken {
     All,
-    /// The trace is as long as it may be.
+    /// The trace has reached its size limit.
     Full,
     /// There is nothing more to take.
     Nothing(End),
 }
 
-/// Takes what has come together, and offers what is a whole block.
+/// Takes the available records, and offers complete blocks.
 fn take(handle: &PoolHandle, number: u64, blocks: &mut BlockWriter, output: &mut Output) -> Taken {
     let room = Vec::with_capacity(1024);
     let recorded = match Service::ask(handle, move |pool| pool.take_recorded(number, room)) {
@@ -207,14 +207,15 @@ fn take(handle: &PoolHandle, number: u64, blocks: &mut BlockWriter, output: &mut
         Ok(None) => {
             return Taken::Nothing(End::Failed(
                 MessageId::VolumeNotAttached,
-                "the volume is not attached any more".into(),
+                "the volume is no longer attached".into(),
             ));
         }
         Err(error) => return Taken::Nothing(error.into()),
     };
     blocks.lose(recorded.lost);
     for record in recorded.records {
-        // Before packing, so that what does not fit is never packed; packing only makes it shorter.
+        // Checked before packing, so that records that do not fit are never packed; packing only
+        // shrinks them.
         if output.is_full_with(blocks.bytes_with_another()) {
             return Taken::Full;
         }

@@ -1,5 +1,5 @@
-//! Records of the caches of pools outside of their devices (`register`), and the thread that keeps
-//! them up to date.
+//! Records of the caches of pools, kept outside of their devices (`register`), and the thread that
+//! updates them.
 
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, Severity};
@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Records follow their caches this often while something changes. What happens in between is not
-/// told from an older copy after a crash.
+/// Interval of updates of the records while their caches change. After a crash, changes within it
+/// cannot be distinguished from an older copy of the cache.
 const FOLLOW_EVERY: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(500);
-/// A trial has so long: a state directory that hangs must not hold up what asks.
+/// Time limit for a trial write: a hanging state directory must not block the caller.
 const RECORD_WITHIN: Duration = Duration::from_secs(5);
 
-/// What an operator allows when a pool is opened.
+/// The operator's permissions for opening a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Allowed {
     pub(super) consent: Consent,
@@ -28,16 +28,17 @@ pub(super) struct Allowed {
 }
 
 impl Allowed {
-    /// A device that was the pool's until just now.
+    /// For a device that belonged to the pool until just now.
     pub(super) const OWN: Self =
         Self { consent: Consent::NewCache, taking: Taking { overwrite: true, fill: true } };
 
-    /// The operator names devices for a cache, and gives up no recorded one that may be dirty.
+    /// For devices that the operator names for a cache; does not give up a recorded cache that may
+    /// be dirty.
     pub(super) fn to_create(taking: Taking) -> Self {
         Self { consent: Consent::Create { new_cache: false }, taking }
     }
 
-    /// Whether the operator names devices for a cache just now.
+    /// Returns true if the operator has just named the devices for a cache.
     pub(super) fn is_creating(self) -> bool {
         matches!(self.consent, Consent::Create { .. })
     }
@@ -52,13 +53,13 @@ impl From<OpenHow> for Allowed {
 
 impl Service {
     pub(super) fn permit<'a>(&self, name: &'a str, state_dir: &'a Path, allowed: Allowed) -> Permit<'a> {
-        // The pool of `forebay run` has the same name whatever its cache.
+        // The pool of `forebay run` has the same name for every cache.
         let pool = self.config_path.is_some().then_some(name);
         Permit { state_dir, pool, consent: allowed.consent, taking: allowed.taking }
     }
 
-    /// Records the cache of a pool that was just opened; none is recorded for one that is served
-    /// without its cache.
+    /// Records the cache of a pool that was just opened; a pool served without its cache gets no
+    /// record.
     pub(super) fn enter(
         handle: &PoolHandle,
         permit: Permit<'_>,
@@ -71,8 +72,8 @@ impl Service {
         Ok(Some(entry))
     }
 
-    /// Brings the record of a pool's cache up to date. That it cannot be, or that of a backing
-    /// store, is told, with an alarm as long as it lasts; the pool goes on.
+    /// Updates the record of a pool's cache. Failures, also with the record of a backing store,
+    /// raise an alarm for as long as they last; the pool continues.
     pub(super) fn raise_record(&self, name: &str) {
         let entry = self.running().entries.get(name).cloned();
         let Ok(handle) = self.handle(name) else { return };
@@ -84,15 +85,14 @@ impl Service {
         if let (Some(entry), Some((_, facts))) = (entry, facts)
             && let Err(why) = self.raise_entry(name, entry, facts)
         {
-            let risk =
-                "until it can be written, an older copy of the cache may not be told from it after a crash";
+            let risk = "until it can be written, an older copy of the cache may go undetected after a crash";
             behind.push(format!("{why}; {risk}"));
         }
         if !stores.is_empty() {
             let folder = self.running().config.daemon.state_dir.join("stores");
             behind.push(format!(
-                "cannot write what is known of the backing stores of {} to {}; until it can be written, a change that others make to them \
-                 may not be told after a loss of power",
+                "cannot write the records of the backing stores of {} to {}; until they can be written, \
+                 changes to them by other programs may go undetected after a loss of power",
                 stores.join(", "),
                 folder.display()
             ));
@@ -100,7 +100,8 @@ impl Service {
         self.tell_unrecorded(name, &behind);
     }
 
-    /// A state directory that does not answer keeps the other pools from nothing.
+    /// Updates an entry, with a time limit: a state directory that does not answer must not block
+    /// other pools.
     fn raise_entry(&self, name: &str, entry: Arc<Entry>, facts: Facts) -> Result<(), String> {
         let folder = self.running().config.daemon.state_dir.clone();
         let work = move |may_wait: &MayWait| entry.raise(may_wait, &facts);
@@ -120,12 +121,12 @@ impl Service {
                 self.hub.clear(&key);
                 self.emit(ServiceEvent::Problem(
                     MessageId::Event(EventKind::AlarmCleared),
-                    format!("{name}: what is recorded in state_dir is up to date again"),
+                    format!("{name}: the records in state_dir are up to date again"),
                 ));
             }
             (false, _) => {
                 let message = format!(
-                    "pool {name}: {}; make room, or give the daemon the right to write there",
+                    "pool {name}: {}; free space, or give the daemon write permission",
                     behind.join("; ")
                 );
                 self.hub.raise(key, Severity::Warning, &message);
@@ -136,24 +137,24 @@ impl Service {
         }
     }
 
-    /// Whether what is known of caches can be recorded. Asked before anything is given up that
-    /// needs it: an upgrade that fails must be able to take everything back.
+    /// Checks that the state of caches can be recorded. Called before operations that give up
+    /// something needed for a rollback: a failed upgrade must be able to take everything back.
     ///
     /// # Errors
-    /// It cannot.
+    /// The state cannot be recorded.
     pub(crate) fn check_recordable(&self) -> Result<(), AdminError> {
         let state_dir = self.running().config.daemon.state_dir.clone();
         let place = state_dir.clone();
         let tried =
             self.places.within(&place, RECORD_WITHIN, move |may_wait| check_writable(may_wait, &state_dir));
         let late = || {
-            let hint = "see that its file system works, then try again";
+            let hint = "check its file system, then try again";
             AdminError::new(MessageId::StateNotAnswering, late(&place), hint)
         };
         Ok(tried.map_err(|undone| undone.or(late))??)
     }
 
-    /// Keeps all records up to date until the service stops.
+    /// Updates all records until the service stops.
     pub(super) fn follow_caches(me: &Weak<Self>) {
         let mut last = Instant::now();
         while let Some(service) = me.upgrade() {
@@ -171,7 +172,7 @@ impl Service {
         }
     }
 
-    /// A start has failed as a whole: caches that were made for it are not left in the way of the
+    /// Handles a failed start: removes the caches created for it, so that they do not block the
     /// next attempt.
     pub(super) fn unmake(&self) {
         let (made, entries) = {
@@ -183,7 +184,7 @@ impl Service {
             if let Some(Err(why)) = entries.get(pool).map(|entry| entry.remove(&MayWait::here(), true)) {
                 self.emit(ServiceEvent::Problem(
                     MessageId::Event(EventKind::StateUnwritable),
-                    format!("the cache of pool {pool} is gone again, but recorded: {why}"),
+                    format!("the new cache of pool {pool} was removed, but its record was not: {why}"),
                 ));
             }
         }
@@ -194,7 +195,7 @@ fn late(folder: &Path) -> String {
     format!("{} does not answer within {} s", folder.display(), RECORD_WITHIN.as_secs())
 }
 
-/// Removes cache files that were made just now, and hold nothing.
+/// Removes cache files that were just created, and are empty.
 pub(super) fn unmake(made: &[PathBuf]) {
     made.iter().for_each(|path| remove_made(path));
 }

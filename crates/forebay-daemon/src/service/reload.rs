@@ -1,9 +1,9 @@
-//! Reading the configuration file again, and doing what has changed in it.
+//! Reloads the configuration file, and applies its changes.
 //!
-//! Others change the file and what runs at the same time, and each has changed both when it is
-//! done. So each change of a reload is compared with the file and with what runs once more, by who
-//! has [`Service::changing`], and is made under it. What may take long is begun there: a job, or a
-//! volume that is held (`holds`).
+//! Other operations change the file and the running state concurrently, and each has changed both
+//! when it is done. So a reload compares each of its changes with the file and the running state
+//! once more while it holds [`Service::changing`], and applies it under that lock. Long operations
+//! are only started there: as a job, or with a hold on the volume (`holds`).
 
 use super::locked::Place;
 use super::records::Allowed;
@@ -19,20 +19,20 @@ use forebay_export::uri::ExportUri;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-/// How long a reload waits for each of its jobs, which go on after that.
+/// Time that a reload waits for each of its jobs, which continue after that.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The right to change something.
+/// The right to make a change.
 type Changing<'a> = MutexGuard<'a, Option<ConfigFile>>;
 
-/// What the file said when it was looked at last.
+/// Content of the file when it was last read.
 struct Said {
     text: String,
     config: Config,
 }
 
 impl Service {
-    /// Reads the file again, and tells what came of it: in the log, and by an event if anything was
+    /// Reloads the file, and reports the result: in the log, and by an event if a change was
     /// refused.
     pub(super) fn reload_and_tell(&self) -> Result<ReloadDone, AdminError> {
         let result = self.reload_file();
@@ -44,7 +44,7 @@ impl Service {
                 changed.for_each(|line| {
                     self.emit(ServiceEvent::Note(MessageId::ConfigReloaded, format!("reloaded: {line}")))
                 });
-                done.refused.iter().map(|line| format!("not reloaded as a whole: {line}")).collect()
+                done.refused.iter().map(|line| format!("not fully reloaded: {line}")).collect()
             }
             Err(error) => vec![format!("not reloaded, the old configuration stays in force: {}", error.what)],
         };
@@ -60,10 +60,10 @@ impl Service {
         })
     }
 
-    /// A signal has asked for a reload, and there is no thread for it.
+    /// Reports that there is no thread for a reload requested by a signal.
     pub(crate) fn tell_reload_failed(&self, error: &std::io::Error) {
         let message =
-            format!("not reloaded, the old configuration stays in force: no thread can be made: {error}");
+            format!("not reloaded, the old configuration stays in force: cannot create a thread: {error}");
         let id = MessageId::Event(EventKind::ConfigRefused);
         self.emit(ServiceEvent::Problem(id, message.clone()));
         self.hub.publish(NewEvent::new(EventKind::ConfigRefused, message));
@@ -76,14 +76,14 @@ impl Service {
         for change in &differences.changes {
             match self.make(change, &mut said) {
                 Ok(Some(what)) => done.changed.push(what),
-                Ok(None) => {} // it is so by now, or the file says otherwise
+                Ok(None) => {} // already applied, or the file has changed again
                 Err(error) => done.refused.push(format!("{}: {}", describe(change), error.what)),
             }
         }
         Ok(done)
     }
 
-    /// Reads the file, and compares it with what runs.
+    /// Reads the file, and compares it with the running state.
     fn begin_reload(&self, done: &mut ReloadDone) -> Result<(Said, Diff), AdminError> {
         let mut file = self.changing()?;
         let Some(file) = file.as_mut() else {
@@ -102,9 +102,10 @@ impl Service {
         Ok((Said { text: file.text().to_owned(), config: new }, differences))
     }
 
-    /// What runs, to be compared with the file. What could not be attached is tried again as the
-    /// file says now; what is being attached counts as if it were. Exports that other programs have
-    /// taken away are left out: they are made again, as if they were new in the file.
+    /// Returns the running configuration, for comparison with the file. Volumes that could not be
+    /// attached are left out, so that they are retried with the present file; those being attached
+    /// count as attached. Exports that other programs have taken away are left out: they are
+    /// recreated, as if they were new in the file.
     fn as_it_runs(&self, mut running: Config, new: &Config) -> Result<Config, AdminError> {
         for name in new.volumes.keys() {
             let open = running.volumes.get(name).is_some_and(|volume| self.handle(&volume.pool).is_ok());
@@ -126,7 +127,7 @@ impl Service {
         Self::ask(&handle, move |pool| pool.lost_exports(&name))
     }
 
-    /// Exports that other programs have taken away, and that the file has no more, are forgotten.
+    /// Forgets exports that other programs have taken away and that the file no longer has.
     fn forget_lost_exports(&self, new: &Config) -> Result<(), AdminError> {
         let running = self.running().config.clone();
         for (name, volume) in &running.volumes {
@@ -145,7 +146,7 @@ impl Service {
         Ok(())
     }
 
-    /// The file may name the same devices otherwise.
+    /// Adopts other names of the same devices in the file.
     fn take_names(&self, new: &Config) {
         let mut running = self.running_mut();
         for (name, pool) in &mut running.config.pools {
@@ -166,8 +167,8 @@ impl Service {
         }
     }
 
-    /// Certificates are read again, also if the file says the same as before; allow lists hold at
-    /// once, for those who are connected too.
+    /// Reloads certificates, even if their paths in the file are unchanged; allow lists apply at
+    /// once, including to connected clients.
     fn update_guards(&self, new: &Config, done: &mut ReloadDone) {
         let updated = self.guards.update(new);
         done.changed.extend(updated.changed);
@@ -180,12 +181,12 @@ impl Service {
         if updated.access {
             let pools: Vec<_> = self.running().pools.values().cloned().collect();
             for pool in pools {
-                let _ = pool.ask(forebay_pool::Pool::look_at_clients_again); // one that has stopped has no clients
+                let _ = pool.ask(forebay_pool::Pool::look_at_clients_again); // a stopped pool has no clients
             }
         }
     }
 
-    /// Makes one change, if the file still demands it; says what was done.
+    /// Makes one change if the file still requires it; returns a description of it.
     fn make(&self, change: &Change, said: &mut Said) -> Result<Option<String>, AdminError> {
         let mut file = self.changing()?;
         let Some(now) = file.as_ref() else { return Ok(None) };
@@ -221,7 +222,7 @@ impl Service {
         file: Option<&mut ConfigFile>,
     ) -> Result<(), AdminError> {
         match change {
-            // As at a start with such a file: what is recorded of its cache stays.
+            // As at a start with such a file: the record of its cache stays.
             Change::PoolRemoved { pool } if self.is_closed(pool) => self.forget_closed(pool, None),
             Change::PoolRemoved { pool } => self.close_now(pool, false, false, file),
             Change::LogLevel => {
@@ -236,8 +237,8 @@ impl Service {
             Change::MetricsListen => self.listen_for_metrics(new.daemon.metrics_listen),
             Change::PoolAdded { pool } => {
                 let config = &new.pools[pool];
-                // It is configured, open or not, as at a start: `forebay pool open` is the way
-                // then.
+                // The pool is configured, whether it opens or not, as at a start; if not, `forebay
+                // pool open` opens it.
                 self.running_mut().config.pools.insert(pool.clone(), config.clone());
                 self.open_pool(pool, config, Allowed::default()).map_err(|error| {
                     let place = Place::Pool(pool.clone());
@@ -254,12 +255,12 @@ impl Service {
             Change::VolumeRemoved { .. }
             | Change::VolumeAdded { .. }
             | Change::VolumeExports { .. }
-            | Change::VolumeSize { .. } => Ok(()), // these wait for others, see `make`
+            | Change::VolumeSize { .. } => Ok(()), // these wait for other operations, see `make`
         }
     }
 
-    /// A volume that is in the file no more is drained and detached, as if the operator had asked
-    /// for it.
+    /// Drains and detaches a volume that the file no longer has, as if the operator had requested
+    /// it.
     fn remove_by_reload(
         &self,
         change: &Change,
@@ -279,13 +280,13 @@ impl Service {
         self.outcome(change, &id)
     }
 
-    /// Waits for a job of a reload for some time. What was done; that of a job that goes on names
-    /// it.
+    /// Waits a limited time for a job of a reload. Returns its result; if the job continues, the
+    /// text names it.
     fn outcome(&self, change: &Change, id: &str) -> Result<String, AdminError> {
         let job = match self.jobs.wait(Self::job_id(id)?, TIMEOUT) {
             Ok(view) => JobInfo::from(&view),
             Err(WaitError::TimedOut(_)) => {
-                return Ok(format!("{}: not yet, job {id} goes on", describe(change)));
+                return Ok(format!("{}: not yet, job {id} continues", describe(change)));
             }
             Err(error) => return Err(AdminError::new(MessageId::JobUnknown, error, "")),
         };
@@ -358,8 +359,8 @@ impl Service {
         Ok(())
     }
 
-    /// Only this one: others that are different in the file may be refused, and then are what they
-    /// were.
+    /// Changes only this setting: other changed settings in the file may be refused, and then keep
+    /// their values.
     fn setting_by_reload(&self, scope: Scope, name: &str, key: &str, new: &Config) -> Result<(), AdminError> {
         let (target, wanted) = match scope {
             Scope::Pool => (Target::Pool(name), &new.pools[name].settings),
@@ -379,7 +380,7 @@ impl Service {
     }
 }
 
-/// As much of a configuration as a change concerns.
+/// Returns the part of a configuration that a change affects.
 fn part(config: &Config, change: &Change) -> Config {
     let mut part = Config { daemon: config.daemon.clone(), ..Config::default() };
     match change.target() {
@@ -396,7 +397,7 @@ fn part(config: &Config, change: &Change) -> Config {
     part
 }
 
-/// A change in messages.
+/// Describes a change for messages.
 fn describe(change: &Change) -> String {
     match change {
         Change::VolumeRemoved { volume } => format!("volume {volume} detached"),

@@ -1,11 +1,11 @@
-//! Another device in place of a sound one of a cache, and giving up one of several: jobs, while the
-//! pool is used.
+//! Replaces a healthy device of a cache, and gives up one of several: jobs, while the pool is in
+//! use.
 //!
-//! Both copy the device that leaves onto another one (`forebay_pool::Pool::begin_copy`): a new one,
-//! or the last one of the pool, which is emptied before. The configuration changes in one step,
-//! when the other device has everything, and so says at any time which devices a start needs. Pairs
-//! of devices are listed (`forebay_pool::replaced`) before the first byte is copied, so that the
-//! one that does not count is erased whatever is killed.
+//! Both copy the removed device onto another one (`forebay_pool::Pool::begin_copy`): a new one, or
+//! the last one of the pool, which is emptied first. The configuration changes in one step, when
+//! the other device has all data, so at any time it lists the devices that a start needs. Pairs of
+//! devices are listed (`forebay_pool::replaced`) before the first byte is copied, so that the
+//! device of the pair that is not in use is erased even after a crash.
 
 use super::pools::{device, length_of_file, stopped};
 use super::records::Allowed;
@@ -27,38 +27,38 @@ use forebay_pool::{CopyProgress, MayWait, PoolHandle, Promise};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often a job looks how far it is.
+/// Interval at which a job updates its progress.
 const LOOK: Duration = Duration::from_millis(100);
-/// A device that leaves has so long to be erased.
+/// Time limit for erasing a removed device.
 const ERASE_WITHIN: Duration = Duration::from_secs(20);
-/// All of those that were left have so long at a start, of which each has less.
+/// Time limit at a start for all removed devices together; each has less.
 const SETTLED_WITHIN: Duration = Duration::from_secs(60);
-/// The pool has so long to change so that nobody believes one that could not be erased.
+/// Time limit for changing the pool so that no start accepts a device that could not be erased.
 const LEAVE_WITHIN: Duration = Duration::from_secs(20);
 
-/// What is known of a copy when it has everything.
+/// The result of a complete copy.
 struct CopyAtEnd {
     old: PathBuf,
     new: PathBuf,
     cache: Option<CacheUuid>,
-    /// So many bytes of the old device are used.
+    /// Bytes of the old device in use.
     used: Option<u64>,
-    /// The devices that are configured.
+    /// The configured devices.
     configured: Vec<CacheSpec>,
 }
 
 impl Service {
     // --- another device
 
-    /// Begins to copy a sound cache device onto a new one; a job goes on with it.
+    /// Begins to copy a healthy cache device onto a new one; a job continues it.
     pub(super) fn replace_sound(&self, name: &str, request: &ReplaceRequest) -> Result<PoolInfo, AdminError> {
         self.check_has_file(name)?;
         let (spec, member) = (device(&request.device)?, self.member_of(name, request.old.as_deref())?);
         let handle = self.handle(name)?;
         let (config, _) = self.with_volumes(name)?;
         if let Some(own) = config.devices.iter().find(|own| is_same(&own.path, &spec.path)) {
-            let what = format!("{} is a cache device of pool {name} already", own.path.display());
-            return Err(invalid(MessageId::PoolDeviceInUse, what, "give one that is not used"));
+            let what = format!("{} is already a cache device of pool {name}", own.path.display());
+            return Err(invalid(MessageId::PoolDeviceInUse, what, "give an unused device"));
         }
         self.check_unused(&spec.path)?;
         let needed = Self::ask(&handle, move |pool| pool.bytes_of_device(member))?;
@@ -82,12 +82,13 @@ impl Service {
         if begun.is_err() && !is_there {
             super::records::unmake(std::slice::from_ref(&spec.path));
         }
-        // Another job may be at work on the pool, a scrub for instance: who asked follows this one.
+        // Another job may be running on the pool, a scrub for instance: the client follows this
+        // one.
         let job = Some(begun?.id);
         Ok(PoolInfo { job, ..self.pool_info(name)? })
     }
 
-    /// Nothing else that is configured lies on a device, open or not.
+    /// Checks that no other configured pool or volume uses a device, open or not.
     pub(super) fn check_unused(&self, path: &Path) -> Result<(), AdminError> {
         let (pools, volumes) = {
             let running = self.running();
@@ -106,12 +107,12 @@ impl Service {
             Some(what) => Err(AdminError::new(
                 MessageId::PoolDeviceInUse,
                 format!("{} is in use: it is {what}", path.display()),
-                "give a device that is not used",
+                "give an unused device",
             )),
         }
     }
 
-    /// The configuration says which device counts, so there must be one.
+    /// Checks that there is a configuration file: it determines which device is in use.
     fn check_has_file(&self, name: &str) -> Result<(), AdminError> {
         if self.config_path.is_some() {
             return Ok(());
@@ -120,11 +121,11 @@ impl Service {
         Err(AdminError::new(
             MessageId::DaemonNoConfigFile,
             what,
-            "only `forebay serve` can change to other devices: it writes them into its file",
+            "only `forebay serve` can change devices: it writes them into its configuration file",
         ))
     }
 
-    /// The place of a cache device that an operator names, or of the only one.
+    /// Returns the index of the cache device that the operator names, or of the only one.
     fn member_of(&self, name: &str, path: Option<&str>) -> Result<usize, AdminError> {
         let devices = self.pool_snapshot(name)?.devices;
         let all: Vec<String> = devices.iter().map(|(path, _)| path.display().to_string()).collect();
@@ -134,7 +135,7 @@ impl Service {
                 _ => Err(invalid(
                     MessageId::PoolDeviceChoice,
                     format!("pool {name} has {} devices", devices.len()),
-                    format!("say which one leaves: --old PATH, one of {}", all.join(", ")),
+                    format!("name the device to remove: --old PATH, one of {}", all.join(", ")),
                 )),
             };
         };
@@ -142,12 +143,12 @@ impl Service {
             .iter()
             .position(|(device, _)| device == Path::new(path) || is_same(device, Path::new(path)));
         found.ok_or_else(|| {
-            let what = format!("{path} is no cache device of pool {name}");
+            let what = format!("{path} is not a cache device of pool {name}");
             invalid(MessageId::PoolDeviceUnknown, what, format!("its devices are {}", all.join(", ")))
         })
     }
 
-    /// Lists the pair and begins to copy. The device that is filled says so from now on.
+    /// Lists the pair and begins the copy. From then on the target device is marked as such.
     fn begin_copy(
         &self,
         name: &str,
@@ -163,7 +164,7 @@ impl Service {
         replaced::forget(&MayWait::here(), &state_dir, name, opened.path())?;
         replaced::add(&MayWait::here(), &state_dir, name, &pair)?;
         Self::ask(handle, move |pool| pool.begin_copy(member, opened))?.inspect_err(|_| {
-            // Nothing was copied; what is listed is settled by the next start too.
+            // Nothing was copied; the next start settles the listed pair too.
             let _ = replaced::remove(&MayWait::here(), &state_dir, name, &pair);
         })
     }
@@ -181,12 +182,12 @@ impl Service {
         Ok(Pair::new(cache, (&old, used), new))
     }
 
-    /// A device of a pool, and how much of it is the cache's, from its beginning.
+    /// Returns a device of a pool, and the size of the cache's part of it, from its beginning.
     fn part_of(&self, name: &str, member: usize) -> Result<Option<(PathBuf, u64)>, AdminError> {
         Ok(super::pools::parts(&self.pool_snapshot(name)?).into_iter().nth(member))
     }
 
-    /// The job: watches the copy, and changes to the new device when it has everything.
+    /// Runs the job: monitors the copy, and switches to the new device when it has all data.
     pub(super) fn replace_job(&self, id: JobId, name: &str) -> Result<(), End> {
         let handle = self.handle(name)?;
         let [old, new] = Self::ask(&handle, |pool| pool.copied_devices())?
@@ -198,18 +199,18 @@ impl Service {
         self.phase(id, Phase::Applying);
         let is_mirrored = self.pool_snapshot(name).inspect_err(|_| self.undo_copy(name, &handle))?;
         let is_mirrored = is_mirrored.mirror.is_some();
-        // A member of a mirrored cache that has vanished must not be made again.
+        // A missing file of a mirrored cache must not be recreated.
         let named = if is_mirrored { bare(&new) } else { sized(&new) };
         self.take_over(name, &handle, |devices| {
             devices.iter().map(|spec| if is_at(spec, &old) { named.clone() } else { spec.clone() }).collect()
         })?;
-        let message = format!("{} has taken the place of {} in pool {name}", new.display(), old.display());
+        let message = format!("{} has replaced {} in pool {name}", new.display(), old.display());
         self.hub.publish(NewEvent::new(EventKind::PoolDeviceReplaced, message).pool(name));
         self.use_all(name, &handle, &new);
         Ok(())
     }
 
-    /// Waits until the new device has everything.
+    /// Waits until the new device has all data.
     fn watch_copy(&self, id: JobId, handle: &PoolHandle) -> Result<(), End> {
         loop {
             let (progress, limited_by) = Self::ask(handle, |pool| (pool.copy_progress(), pool.copy_waits()))?;
@@ -223,7 +224,7 @@ impl Service {
                 Some(CopyProgress::Ended(why)) => {
                     return Err(End::Failed(
                         MessageId::PoolReplacement,
-                        format!("{why}; the pool is as it was"),
+                        format!("{why}; the pool is unchanged"),
                     ));
                 }
                 None => return Err(End::Failed(MessageId::PoolReplacement, "the copy has ended".into())),
@@ -243,7 +244,7 @@ impl Service {
         Ok(CopyAtEnd { old, new, cache, used, configured: self.with_volumes(name)?.0.devices })
     }
 
-    /// Names the new device in the configuration, has the pool use it alone, and erases the old
+    /// Names the new device in the configuration, makes the pool use it alone, and erases the old
     /// one.
     fn take_over(
         &self,
@@ -271,8 +272,8 @@ impl Service {
         let taken = match taken {
             Ok(taken) => taken,
             Err(error) => {
-                // Both devices have everything. If nobody knows what the file has now, it has the
-                // old one again.
+                // Both devices have all data. If the content of the file is uncertain, restore the
+                // old device in it.
                 let written = write(&before);
                 self.undo_copy(name, handle);
                 let newest = file.as_ref().and_then(|file| file.newest(&check_rules).ok());
@@ -292,7 +293,7 @@ impl Service {
         let used = used.unwrap_or(0);
         let pair = cache.map(|cache| Pair::new(cache, (&old, used), &new));
         if let Some(pair) = &pair {
-            // If that cannot be written, the next start knows it from the configuration.
+            // If this write fails, the next start derives it from the configuration.
             let state_dir = self.running().config.daemon.state_dir.clone();
             let _ = replaced::took_over(&MayWait::here(), &state_dir, name, pair);
         }
@@ -304,8 +305,8 @@ impl Service {
         Ok(())
     }
 
-    /// The configuration may name the new device, and the pool stays on the old one: no start may
-    /// take the new one for the cache, and erase the old one.
+    /// Handles a configuration that may name the new device while the pool stays on the old one: no
+    /// start may take the new one for the cache, and erase the old one.
     fn named_in_vain(
         &self,
         name: &str,
@@ -320,25 +321,26 @@ impl Service {
         let noted = noted.and_then(Result::err).map_or_else(String::new, |error| format!("; {error}"));
         let (old, new) = (old.display(), new.display());
         let hint = format!(
-            "before the next start: put {old} in place of {new} in the devices of pool {name}, as the configuration could not be changed back: {}{noted}",
+            "before the next start: put {old} in place of {new} in the devices of pool {name}, as the \
+             configuration could not be restored: {}{noted}",
             not.what
         );
         self.emit(ServiceEvent::Problem(error.id, format!("{}; {hint}", error.what)));
         AdminError { hint, ..error }
     }
 
-    /// Ends a copy before the new device counts, and makes that ready to be taken again.
+    /// Ends a copy before the new device is in use, and prepares that device for reuse.
     pub(super) fn undo_copy(&self, name: &str, handle: &PoolHandle) {
         let paths = Self::ask(handle, |pool| pool.copied_devices()).ok().flatten();
         let cache = Self::ask(handle, |pool| pool.facts()).ok().flatten();
         let left = Self::ask(handle, |pool| pool.give_copy_up());
         if let (Some([old, new]), Some((cache, _)), Ok(left)) = (paths, cache, left) {
             self.erase(name, handle, left, &Pair::new(cache, (&old, 0), &new));
-        } // else the pool or its cache has ended: the next start looks after it
+        } // else the pool or its cache has ended: the next start handles it
     }
 
-    /// Erases the device of a pair that does not count, which leaves its pool. If it cannot be, the
-    /// next start tries again, and the pool changes so that no start of another host believes it.
+    /// Erases the removed device of a pair. If that fails, the next start retries, and the pool
+    /// changes so that no start, also of another host, accepts the device.
     fn erase(&self, name: &str, handle: &PoolHandle, left: Promise<Device>, pair: &Pair) {
         let (of, path) = (pair.clone(), pair.leaves());
         let hangs = || super::opening::no_answer(path, ERASE_WITHIN);
@@ -352,14 +354,15 @@ impl Service {
         }
     }
 
-    /// A device of a pair was erased, and is off the list: true. Or it could not be.
+    /// Notes the result of erasing a device of a pair. Returns true if it was erased and is off the
+    /// list.
     fn note_erased(&self, name: &str, path: &Path, pair: &Pair, erased: Result<(), AdminError>) -> bool {
         let state_dir = self.running().config.daemon.state_dir.clone();
         let done = erased.and_then(|()| Ok(replaced::remove(&MayWait::here(), &state_dir, name, pair)?));
         if let Err(error) = &done {
             self.emit(ServiceEvent::Problem(MessageId::PoolNotErased, format!(
-                "{} is used by pool {name} no more, and cannot be erased: {}. The next start tries again; do not use it as a cache \
-                 before",
+                "{} is no longer used by pool {name}, but cannot be erased: {}. The next start tries again; \
+                 do not use it as a cache before",
                 path.display(),
                 error.what
             )));
@@ -367,8 +370,8 @@ impl Service {
         done.is_ok()
     }
 
-    /// Has a pool change so that no start believes the device of a pair that does not count and
-    /// could not be erased.
+    /// Changes the pool so that no start accepts the removed device of a pair that could not be
+    /// erased.
     fn leave_behind(&self, name: &str, handle: &PoolHandle, pair: &Pair) {
         let begun = self.member_of(name, pair.stays().to_str()).and_then(|member| {
             let tag = new_tag()?;
@@ -381,25 +384,29 @@ impl Service {
         let state_dir = self.running().config.daemon.state_dir.clone();
         let noted = left.and_then(|()| Ok(replaced::left_behind(&MayWait::here(), &state_dir, name, pair)?));
         if let Err(error) = noted {
-            self.emit(ServiceEvent::Problem(MessageId::PoolNotErased, format!(
-                "{} was not erased, and another host may take it for a device of pool {name} until this pool was started again: {}",
-                pair.leaves().display(),
-                error.what
-            )));
+            self.emit(ServiceEvent::Problem(
+                MessageId::PoolNotErased,
+                format!(
+                    "{} was not erased, and another host may accept it as a device of pool {name} until this \
+                     pool is started again: {}",
+                    pair.leaves().display(),
+                    error.what
+                ),
+            ));
         }
     }
 
-    /// A pool was opened: devices that do not count and could not be erased are left behind.
+    /// Handles the opening of a pool: it leaves behind removed devices that could not be erased.
     pub(super) fn leave_all_behind(&self, name: &str, handle: &PoolHandle, config: &PoolConfig) {
         let state_dir = self.running().config.daemon.state_dir.clone();
-        // If the list cannot be read the pool was not opened.
+        // If the list were unreadable, the pool would not have been opened.
         for pair in replaced::believed(&state_dir, name, &config.devices).unwrap_or_default() {
             self.leave_behind(name, handle, &pair);
         }
     }
 
-    /// Lists a device that has just left its pool, before the configuration names it no more: it is
-    /// erased then, or by the next start.
+    /// Lists a device that has just left its pool before it is removed from the configuration:
+    /// afterwards the daemon erases it, or the next start does.
     pub(super) fn list_given_up(
         &self,
         name: &str,
@@ -411,12 +418,12 @@ impl Service {
         let pair = Pair::given_up(cache, (leaves, used), &stays);
         let state_dir = self.running().config.daemon.state_dir.clone();
         if let Err(error) = replaced::add(&MayWait::here(), &state_dir, name, &pair) {
-            self.emit(ServiceEvent::Problem(error.id(), format!("pool {name}: {error}"))); // it is erased all the same
+            self.emit(ServiceEvent::Problem(error.id(), format!("pool {name}: {error}"))); // it is erased nevertheless
         }
         Ok(Some(pair))
     }
 
-    /// Erases a device that has left its pool, and that the configuration names no more.
+    /// Erases a device that has left its pool and was removed from the configuration.
     pub(super) fn erase_given_up(&self, name: &str, path: &Path, pair: &Pair) {
         let of = pair.clone();
         let work = move |may_wait: &MayWait| replaced::erase_old(may_wait, &of);
@@ -425,7 +432,7 @@ impl Service {
         self.note_erased(name, path, pair, erased.and_then(|erased| Ok(erased?)));
     }
 
-    /// A last device that is longer than the one in whose place it stands is used in full.
+    /// Uses the full length of a last device that is longer than the one that it replaced.
     fn use_all(&self, name: &str, handle: &PoolHandle, new: &Path) {
         let Ok((config, _)) = self.with_volumes(name) else { return };
         let is_mirrored = self.pool_snapshot(name).is_ok_and(|pool| pool.mirror.is_some());
@@ -435,7 +442,7 @@ impl Service {
         let longer = self.lengthen(handle, name, None).map(Promise::wait);
         let refused = match longer {
             Ok(Some(Ok(()))) => return self.tell_if_failed(name, self.note_devices(name)),
-            // It is no longer, or not by a segment.
+            // It is no longer than the old one, or by less than a segment.
             Ok(Some(Err(error))) | Err(error) if error.kind == ErrorKind::Invalid => return,
             Ok(Some(Err(error))) | Err(error) => error,
             Ok(None) => stopped(),
@@ -458,7 +465,7 @@ impl Service {
 
     // --- one device less
 
-    /// How a device that is not the last one is given up; `None` if it is the last one.
+    /// Returns the job that gives up a device other than the last one; `None` for the last one.
     pub(super) fn give_up_device(&self, name: &str, path: &str) -> Result<Option<JobKind>, AdminError> {
         let snapshot = self.pool_snapshot(name)?;
         let (member, count) = (self.member_of(name, Some(path))?, snapshot.devices.len());
@@ -474,14 +481,14 @@ impl Service {
             return Err(invalid(
                 MessageId::PoolReplacement,
                 format!(
-                    "{path} cannot be given up: the last device takes its place, and {} has {}, not {}",
+                    "{path} cannot be removed: the last device takes its place, and {} has {}, not {}",
                     last.display(),
                     ByteSize(there),
                     ByteSize(needed)
                 ),
                 format!(
-                    "give up {0} first: forebay pool shrink {name} --device {0}; or put a larger one in its place: forebay pool \
-                     replace {name} --old {0} --device PATH",
+                    "remove {0} first: forebay pool shrink {name} --device {0}; or replace it by a larger \
+                     one: forebay pool replace {name} --old {0} --device PATH",
                     quoted(last)
                 ),
             ));
@@ -489,21 +496,21 @@ impl Service {
         Ok(u16::try_from(member).ok().map(JobKind::GiveUp))
     }
 
-    /// The job: the last device is emptied, and what leaves is copied onto it.
+    /// Runs the job: empties the last device, and copies the removed device onto it.
     pub(super) fn give_up_job(&self, id: JobId, name: &str, member: usize) -> Result<(), End> {
         let handle = self.handle(name)?;
         let before = self.with_volumes(name)?.0;
         let snapshot = self.pool_snapshot(name)?;
         let (Some((old, _)), Some((last, used))) = (snapshot.devices.get(member), snapshot.devices.last())
         else {
-            return Err(End::Failed(MessageId::PoolReplacement, "the pool has other devices by now".into()));
+            return Err(End::Failed(MessageId::PoolReplacement, "the pool's devices have changed".into()));
         };
         let all: u64 = snapshot.devices.iter().map(|(_, bytes)| bytes).sum();
         self.shrink_to(id, &handle, all - used)?;
         let moved = self.move_onto(id, name, &handle, (member, last), &before);
         if let Err(end) = moved {
             if lock(&self.work).stopping {
-                return Err(end); // the configuration has it still: the next start takes it in again
+                return Err(end); // the configuration still has it: the next start adds it again
             }
             return match self.rejoin(name, &handle, last, &before) {
                 Ok(()) => Err(end),
@@ -511,7 +518,7 @@ impl Service {
             };
         }
         let old = old.display();
-        let message = format!("{old} has left pool {name}, and {} has taken its place", last.display());
+        let message = format!("{old} was removed from pool {name}, and {} has replaced it", last.display());
         self.hub.publish(NewEvent::new(EventKind::PoolShrunk, message).pool(name));
         self.use_all(name, &handle, last);
         Ok(())
@@ -541,7 +548,7 @@ impl Service {
         })
     }
 
-    /// Takes the last device into the pool again, which is what it was then.
+    /// Adds the last device to the pool again.
     fn rejoin(
         &self,
         name: &str,
@@ -557,14 +564,15 @@ impl Service {
             let noted = self.note_devices(name).err().map_or_else(String::new, |error| error.what);
             let path = last.display();
             format!(
-                "pool {name} is without {path} now: {}; to add it again: forebay pool grow {name} --device {} --overwrite. {noted}",
+                "pool {name} no longer has {path}: {}; to add it again: forebay pool grow {name} --device {} \
+                 --overwrite. {noted}",
                 error.what,
                 quoted(last)
             )
         })
     }
 
-    /// Before a pool is opened: what was left of a replacement is erased.
+    /// Erases the remains of a replacement, before a pool is opened.
     pub(super) fn settle_replaced(&self, name: &str, config: &PoolConfig) -> Result<(), AdminError> {
         let (state_dir, pool) = (self.running().config.daemon.state_dir.clone(), name.to_owned());
         let devices = config.devices.clone();
@@ -580,12 +588,12 @@ impl Service {
     }
 }
 
-/// A device that is there, whatever its length.
+/// An existing device of any length.
 fn bare(path: &Path) -> CacheSpec {
     CacheSpec { path: path.to_owned(), size_bytes: None }
 }
 
-/// As it is configured: a file with its length.
+/// The device as configured: a file with its length.
 fn sized(path: &Path) -> CacheSpec {
     CacheSpec { path: path.to_owned(), size_bytes: length_of_file(path) }
 }
@@ -596,7 +604,7 @@ fn is_at(spec: &CacheSpec, path: &Path) -> bool {
 
 fn too_small(name: &str, path: &Path, needed: u64, is_last: bool) -> AdminError {
     let what = format!(
-        "{} is too small: it needs {}, which are used of the device that leaves",
+        "{} is too small: it needs {}, the used part of the device that it replaces",
         path.display(),
         ByteSize(needed)
     );

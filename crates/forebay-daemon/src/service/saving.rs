@@ -1,10 +1,10 @@
-//! A detach is asked for; and the way out for a volume whose backing file has lost its name: it is
-//! detached, and the file is written to another path before it is closed.
+//! Starts detach jobs; and detaches a volume whose backing file was unlinked, writing the file to
+//! another path before it is closed.
 //!
-//! The steps are drain, copy, name of the copy, end of the volume in the cache, end of the volume
+//! The steps are: drain, copy, name of the copy, end of the volume in the cache, end of the volume
 //! in the configuration. A kill before the copy has its name leaves `PATH.part`, and the volume
-//! configured; a kill after it leaves the volume configured at a path where nothing is. What fails
-//! before leaves the volume attached and served.
+//! configured; a kill after it leaves the volume configured at a path that does not exist. A
+//! failure before that leaves the volume attached and served.
 
 use super::settings::invalid;
 use super::work::{End, LOOK};
@@ -17,11 +17,11 @@ use forebay_pool::{Claims, Pool, PoolHandle, Saving};
 use std::path::Path;
 use std::time::Duration;
 
-/// A place where a file is to be written has so long to answer.
+/// Time limit for accessing the destination of a file.
 const LOOK_WITHIN: Duration = Duration::from_secs(5);
 
 impl Service {
-    /// Begins the job of a detach, unless it is known to be in vain.
+    /// Starts a detach job, unless it is known to fail.
     pub(super) fn begin_detach(&self, name: &str, request: DetachRequest) -> Result<JobInfo, AdminError> {
         let DetachRequest { how, force, save_to } = request;
         let (pool, handle) = self.pool_with(name)?;
@@ -36,7 +36,7 @@ impl Service {
         self.begin_job(JobSpec::volume(JobKind::Detach(how), &pool, name).force(force).save_to(save_to))
     }
 
-    /// What is not given up has a name by which it is found again.
+    /// Checks that a volume that is not given up has a path by which it can be found again.
     pub(super) fn check_has_name(handle: &PoolHandle, name: &str, how: DetachHow) -> Result<(), AdminError> {
         let name = name.to_owned();
         match how {
@@ -55,13 +55,12 @@ impl Service {
         to: &Path,
     ) -> Result<(), AdminError> {
         if how != DetachHow::Drain {
-            let what =
-                "a backing file that is to be written to another path has everything written back first";
-            return Err(invalid(MessageId::ApiParameter, what, "leave --keep and --discard out"));
+            let what = "to write a backing file to another path, all dirty data must be written back first";
+            return Err(invalid(MessageId::ApiParameter, what, "omit --keep and --discard"));
         }
         if to.is_relative() {
-            let what = format!("{} is no absolute path", to.display());
-            return Err(invalid(MessageId::DeviceSyntax, what, "it begins with /"));
+            let what = format!("{} is not an absolute path", to.display());
+            return Err(invalid(MessageId::DeviceSyntax, what, "an absolute path begins with /"));
         }
         let (volume, path) = (name.to_owned(), to.to_owned());
         let store = Self::ask(handle, move |pool| pool.store_of(&volume))??;
@@ -74,7 +73,7 @@ impl Service {
         })
     }
 
-    /// The last steps of such a detach: its volume is drained.
+    /// Executes the last steps of such a detach, with the volume drained.
     pub(super) fn detach_saving(
         &self,
         id: JobId,
@@ -95,7 +94,7 @@ impl Service {
                 let left = Left::All(left);
                 self.jobs.report(id, Report { left, phase: Phase::Copying, limited_by: None, errors: 0 });
             }
-            // A stop of the daemon is no reason to give it up: the pool waits for it.
+            // A stop of the daemon does not cancel it: the pool waits for it.
             if self.jobs.should_stop(id) && !std::mem::replace(&mut undone, true) {
                 let name = volume.to_owned();
                 handle.order(move |pool: &mut Pool| pool.end_draining(&name));
@@ -113,7 +112,7 @@ impl Service {
             None => return Err(End::Failed(MessageId::PoolStopped, "the pool stopped meanwhile".into())),
         }
         let name = volume.to_owned();
-        // The file has everything. A cache that is being closed may keep what it has of it.
+        // The file has all data. A cache that is being closed may keep its entries of the volume.
         let forgotten =
             Self::ask(handle, move |pool| pool.discard_absent(&name)).map(|promise| promise.wait());
         match forgotten {
@@ -123,22 +122,23 @@ impl Service {
     }
 }
 
-/// What a detach has done.
+/// Returns the description of a completed detach.
 pub(super) fn detached_text(volume: &str, how: DetachHow, saved: Option<&str>) -> String {
     match (how, saved) {
         (_, Some(path)) => format!(
-            "{volume} is detached; its backing store is {path} now, and has everything. To serve that: forebay volume attach {volume} \
-             --backing {} --export URI",
+            "{volume} is detached; its backing store is now {path}, and has all data. To serve it: forebay \
+             volume attach {volume} --backing {} --export URI",
             quoted(format!("file:{path}"))
         ),
-        (DetachHow::Drain, None) => format!("{volume} is detached; its backing store has everything"),
+        (DetachHow::Drain, None) => format!("{volume} is detached; its backing store has all data"),
         (DetachHow::Keep, None) => {
             format!(
-                "{volume} is detached; what is dirty stays in the cache: do not use its backing store without it"
+                "{volume} is detached; its dirty data stays in the cache: do not use its backing store \
+                 without it"
             )
         }
         (DetachHow::Discard, None) => {
-            format!("{volume} is detached; what only the cache had is given up")
+            format!("{volume} is detached; its dirty data is discarded")
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Tunables: showing and changing them.
+//! Tunables: queries and changes.
 
 use super::Service;
 use super::start::check_rules;
@@ -26,7 +26,7 @@ pub(super) fn invalid(id: MessageId, what: impl ToString, hint: impl ToString) -
     AdminError::new(id, what, hint).of_kind(ErrorKind::Invalid)
 }
 
-/// What the operator is told when the configuration file cannot be changed.
+/// Returns the error for the operator when the configuration file cannot be changed.
 pub(super) fn stored(error: &StoreError) -> AdminError {
     let kind = match error {
         StoreError::Edit(_) | StoreError::Refused { .. } => ErrorKind::Invalid,
@@ -36,8 +36,8 @@ pub(super) fn stored(error: &StoreError) -> AdminError {
     AdminError::new(error.id(), error, "").of_kind(kind)
 }
 
-/// Takes pools and volumes out of the file. One that is not in it (somebody has edited it, and
-/// asked for a reload) is out already.
+/// Removes pools and volumes from the file. Entries that are already missing (the operator edited
+/// the file, and requested a reload) are skipped.
 pub(super) fn take_out(
     file: &mut ConfigFile,
     edits: impl IntoIterator<Item = Edit>,
@@ -127,15 +127,15 @@ impl Service {
         let (mut before, mut stale) = (old, Vec::new());
         if let Some(file) = &mut persist {
             let config = file.newest(&check_rules).map_err(|error| stored(&error))?.config;
-            // What was changed until the next start is not in the file.
+            // The file does not have changes that last until the next start.
             before = self.configured(&config, target).unwrap_or(before);
             stale = not_as_wanted(&before, &new, &request.set);
             file.edit(&edits(target, &new, &stale), &check_rules).map_err(|error| stored(&error))?;
         }
         if let Err(error) = self.apply_settings(target, &new) {
             if let Some(file) = persist {
-                // It was written a moment ago; if it cannot be now, the error of the change is what
-                // matters.
+                // The edit was just written; if it cannot be reverted, the error of the change
+                // takes precedence.
                 let _ = file.edit(&edits(target, &before, &stale), &check_rules);
             }
             return Err(error);
@@ -156,15 +156,16 @@ impl Service {
         Ok(SettingsDone { changed, written, job })
     }
 
-    /// Values that hold already are in the file now.
+    /// Reports values that were already in effect and are now in the file.
     pub(super) fn tell_written(&self, whose: &str, written: &[String]) {
         for key in written {
-            let what = format!("{key} of {whose} is as before, and the configuration file says so now");
+            let what = format!("{key} of {whose} is unchanged, and now also in the configuration file");
             self.emit(super::ServiceEvent::Note(MessageId::ConfigReloaded, what));
         }
     }
 
-    /// Checks that nothing contradicts itself, within the volume and with what else is configured.
+    /// Checks that the settings are consistent, within the volume and with the rest of the
+    /// configuration.
     fn check_conflicts(&self, target: Target<'_>, new: &Settings) -> Result<(), AdminError> {
         let mut config = self.running().config.clone();
         let found = match target {
@@ -190,14 +191,14 @@ impl Service {
         }
     }
 
-    /// Hands settings to the running pool or volume.
+    /// Applies settings to the running pool or volume.
     pub(super) fn apply_settings(&self, target: Target<'_>, new: &Settings) -> Result<(), AdminError> {
         match target {
             Target::Pool(name) => {
                 let settings = PoolSettings::from(&PoolTunables::new(new));
                 Self::ask(&*self.handle(name)?, move |pool| pool.configure_pool(settings))?
             }
-            // It counts when the volume is attached.
+            // It takes effect when the volume is attached.
             Target::Volume(name) if !self.is_attached(name)? => Ok(()),
             Target::Volume(name) => {
                 let tunables = VolumeTunables::new(new);
@@ -253,8 +254,8 @@ impl Service {
         }
     }
 
-    /// Begins the job that writes everything back when a volume has left write-back. A command that
-    /// is repeated begins it too, as long as something is dirty.
+    /// Starts the drain job when a volume has left write-back. A repeated command starts it too if
+    /// dirty blocks remain.
     fn drain_after_change(&self, name: &str, changed: &Changed) -> Result<Option<String>, AdminError> {
         let info = self.volume_info(name)?;
         let is_new = changed.iter().any(|(key, ..)| key == "mode");
@@ -267,7 +268,7 @@ impl Service {
         let job = self.begin_job(JobSpec::volume(JobKind::ModeChange(mode), &pool, name));
         let job = job.map_err(|error| AdminError {
             what: format!(
-                "the mode of {name} is {} now, but what is dirty is not being drained: {}",
+                "the mode of {name} is {} now, but its dirty data is not being drained: {}",
                 mode.name(),
                 error.what
             ),
@@ -278,8 +279,8 @@ impl Service {
     }
 }
 
-/// The settings with the changes made, and what is different then. Of a volume that is not
-/// attached, what is looked at then can be changed too.
+/// Returns the settings with the changes made, and the differences. If a volume is not attached,
+/// the tunables read at attach can be changed too.
 fn with_changes(
     old: &Settings,
     wanted: &BTreeMap<String, Option<String>>,
@@ -301,13 +302,13 @@ fn with_changes(
         if before == after {
             continue;
         }
-        // What is done about a change is only asked when the volume is attached the next time.
+        // `on_backing_change` is only evaluated at the next attach.
         let later = tunable.applies == Applies::AtAttach && (at_rest || tunable.name == "on_backing_change");
         if tunable.applies != Applies::Live && !later {
             return Err(invalid(
                 MessageId::SettingFixed,
                 format!("{} cannot be changed while it runs", tunable.name),
-                format!("it is looked at {}", tunable.applies.words()),
+                format!("it is read {}", tunable.applies.words()),
             ));
         }
         let text =
@@ -324,8 +325,8 @@ fn whose(target: Target<'_>) -> String {
     }
 }
 
-/// Tunables of which the file has something else than is wanted: another value, or one where the
-/// default is to hold.
+/// Returns the tunables whose entry in the file differs from the wanted value: another value, or a
+/// value where the default is wanted.
 fn not_as_wanted(file: &Settings, new: &Settings, wanted: &BTreeMap<String, Option<String>>) -> Vec<String> {
     let names = wanted.keys().filter_map(|key| tunables::find(file.scope(), key));
     let differs = |name: &&str| match new.explicit(name) {
@@ -335,12 +336,12 @@ fn not_as_wanted(file: &Settings, new: &Settings, wanted: &BTreeMap<String, Opti
     names.map(|tunable| tunable.name).filter(differs).map(str::to_owned).collect()
 }
 
-/// What was written into the file and is no change of what holds.
+/// Returns the tunables that were written into the file without a change of the value in effect.
 pub(super) fn only_written(stale: Vec<String>, changed: &Changed) -> Vec<String> {
     stale.into_iter().filter(|name| !changed.iter().any(|(key, ..)| key == name)).collect()
 }
 
-/// The edits of the file that bring these tunables to what the settings say.
+/// Returns the edits of the file that set these tunables to the values in `settings`.
 fn edits(target: Target<'_>, settings: &Settings, names: &[String]) -> Vec<Edit> {
     let (scope, name) = match target {
         Target::Pool(name) => (Scope::Pool, name.to_owned()),
@@ -360,8 +361,8 @@ mod tests {
     use forebay_admin::Admin;
     use std::path::Path;
 
-    /// Sets a value, or the default, until the next start or for good; gives what was changed and
-    /// what was written.
+    /// Sets a value, or the default, temporarily or permanently; returns the numbers of changed and
+    /// written tunables.
     fn set(service: &Service, target: Target<'_>, word: &str, temporary: bool) -> (usize, Vec<String>) {
         let (key, value) = word.split_once('=').unwrap();
         let set =
@@ -408,7 +409,7 @@ mod tests {
         set(&service, volume, "dirty_high_pct=30", true);
         set(&service, volume, "idle_delay=off", false);
         assert_eq!(line(folder.path(), "dirty_high_pct"), None);
-        // A value that is refused leaves the file as it is.
+        // A refused value leaves the file as it is.
         let before = std::fs::read_to_string(folder.path().join("forebay.toml")).unwrap();
         let set = BTreeMap::from([
             ("dirty_high_pct".to_owned(), None),

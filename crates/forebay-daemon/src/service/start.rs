@@ -1,4 +1,4 @@
-//! Opening everything at the start, and stopping it.
+//! Opens everything at startup, and stops it.
 
 use super::locked::Place;
 use super::{Running, Service, Upgrader, lock};
@@ -18,63 +18,63 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Rules are looked after this often.
+/// Interval of the expiry check of rules.
 const RULES_EVERY: Duration = Duration::from_secs(1);
-/// Devices that cannot be opened are looked at this often.
+/// Interval of retries for devices that cannot be opened.
 const LOCKED_EVERY: Duration = Duration::from_secs(1);
-/// A pool gives up waiting for its devices by itself; one whose thread hangs in a system call is
-/// given up after so long.
+/// Time limit for stopping. A pool stops waiting for its devices by itself; this limit is for one
+/// whose thread hangs in a system call.
 const STOP_WITHIN: Duration = Duration::from_secs(40);
-/// Jobs look every tenth of a second whether they are to end.
+/// Time limit for jobs, which check every tenth of a second whether to end.
 const JOBS_WITHIN: Duration = Duration::from_secs(2);
-/// Recordings have so long to hand out the end of their traces before pools are told to stop.
+/// Time limit for recordings to send the end of their traces before pools are requested to stop.
 const RECORDINGS_END_WITHIN: Duration = Duration::from_secs(1);
 
 /// A line for the log of the daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ServiceEvent {
-    /// Something happened in a pool.
+    /// An event of a pool.
     Pool {
         /// Name of the pool.
         pool: String,
-        /// What.
+        /// The event.
         event: PoolEvent,
     },
-    /// Something could not be done; the rest goes on.
+    /// An operation failed; the rest continues.
     Problem(MessageId, String),
-    /// Something was done.
+    /// An operation was completed.
     Note(MessageId, String),
 }
 
-/// What a service is started with.
+/// Parameters to start a service.
 pub(crate) struct ServiceStart {
-    /// What is to run.
+    /// The configuration to run.
     pub(crate) config: Config,
-    /// The file that it came from; `None` for `forebay run`.
+    /// Its file; `None` for `forebay run`.
     pub(crate) file: Option<ConfigFile>,
-    /// How the file is named in messages.
+    /// Path of the file in messages.
     pub(crate) path: Option<String>,
     /// Whether a problem with one pool or volume ends the start.
     pub(crate) strict: bool,
-    /// Pools for which a new cache may be made where one is recorded.
+    /// Pools that may get a new cache although one is recorded.
     pub(crate) new_cache: Vec<String>,
-    /// What may be done to cache devices that are there.
+    /// Permitted use of existing cache devices.
     pub(crate) taking: Taking,
-    /// Devices may still come for so long.
+    /// Time during which devices may still appear.
     pub(crate) patience: Duration,
-    /// What is told; it follows the configuration.
+    /// Lowest level of logged messages; follows the configuration.
     pub(crate) log_threshold: LogThreshold,
-    /// Lines for the log.
+    /// Receives lines for the log.
     pub(crate) on_event: Box<dyn FnMut(ServiceEvent) + Send>,
-    /// Sockets that were there before.
+    /// Inherited sockets.
     pub(crate) listener_store: Arc<ListenerStore>,
-    /// Asks for an upgrade, where there can be one.
+    /// Requests an upgrade, where upgrades are possible.
     pub(crate) upgrader: Option<Upgrader>,
-    /// It can be asked.
+    /// The admin API is served.
     pub(crate) has_api: bool,
 }
 
-/// Rules of the file are checked by the module that knows what they mean.
+/// Checks the rules of the file with the module that defines their meaning.
 pub(super) fn check_rules(volume: &str, tables: &[RuleTable]) -> Vec<Diagnostic> {
     forebay_config::rule_table::check(volume, tables)
 }
@@ -83,7 +83,7 @@ impl Service {
     /// Opens all pools and attaches all volumes.
     ///
     /// # Errors
-    /// If `strict`: the first problem. Otherwise problems become alarms, and what can be served is.
+    /// If `strict`: the first problem. Otherwise problems become alarms, and the rest is served.
     pub(crate) fn start(start: ServiceStart) -> Result<Arc<Self>, AdminError> {
         let clock = Arc::new(SystemClock::new());
         let hub = Hub::new(clock.clone(), HubLimits::default());
@@ -141,7 +141,7 @@ impl Service {
             return Err(AdminError::no_thread(&error));
         }
         if service.config_path.is_none() {
-            // Of a file its reader has told.
+            // For a file its reader reports them.
             start.config.volumes.keys().for_each(|name| service.warn_of(name));
         }
         Ok(service)
@@ -154,7 +154,7 @@ impl Service {
         how: &dyn Fn(&str) -> OpenHow,
     ) -> Result<(), AdminError> {
         for problem in self.guards.update(config).refused {
-            self.emit(ServiceEvent::Problem(MessageId::ConfigValue, problem)); // the exports that need it fail, and say so
+            self.emit(ServiceEvent::Problem(MessageId::ConfigValue, problem)); // exports that need it fail, and report it
         }
         self.settle_leaving();
         for (name, pool) in &config.pools {
@@ -170,7 +170,7 @@ impl Service {
         }
         for (name, volume) in &config.volumes {
             if self.handle(&volume.pool).is_err() {
-                continue; // the pool's own alarm says enough
+                continue; // the pool's own alarm suffices
             }
             match self.attach_configured(name, volume) {
                 Ok(()) => {
@@ -198,7 +198,7 @@ impl Service {
         Ok(())
     }
 
-    /// A pool or volume of the configuration could not be opened.
+    /// Raises the failure of a configured pool or volume that could not be opened.
     pub(super) fn raise_failed(&self, place: &Place, error: &AdminError) {
         let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
         let message = format!("{}{hint}", error.what);
@@ -207,8 +207,8 @@ impl Service {
         }
     }
 
-    /// Without one of these threads jobs would wait for ever, records fall behind, or rules outlive
-    /// their time: it is better not to start.
+    /// Starts the helper threads. Without one of them jobs would wait forever, records become
+    /// outdated, or rules outlive their time, so the start fails.
     fn spawn_helpers(self: &Arc<Self>) -> std::io::Result<()> {
         let beginner = Arc::clone(self);
         let (looker, opener) = (Arc::downgrade(self), Arc::downgrade(self));
@@ -249,25 +249,25 @@ impl Service {
         threads.into_iter().chain([opens]).try_for_each(|thread| thread.map(drop))
     }
 
-    /// What the API speaks for.
+    /// Returns the interfaces behind the API.
     pub(crate) fn services(self: &Arc<Self>) -> crate::api::Services {
         crate::api::Services { admin: self.clone(), jobs: self.jobs.clone(), events: self.hub.clone() }
     }
 
-    /// Writes a volume back as fast as possible, from now on.
+    /// Destages a volume as fast as possible, from now on.
     pub(crate) fn drain(&self, volume: &str) -> Result<(), AdminError> {
         let (_, handle) = self.pool_of(volume)?;
         let volume = volume.to_owned();
         Self::ask(&handle, move |pool| pool.set_drain(&volume, Drain::Full))?
     }
 
-    /// True once a pool has ended by itself: there is nothing left to serve it.
+    /// Returns true once a pool has ended by itself: nothing is left to serve it.
     pub(crate) fn ended(&self) -> bool {
         self.running().pools.values().any(|pool| pool.has_ended_by_itself())
     }
 
-    /// A pool that has ended by itself is taken off the table: its clients were disconnected with
-    /// it, the others go on.
+    /// Removes pools that have ended by themselves from the table: their clients are disconnected,
+    /// the others continue.
     pub(crate) fn look_for_ended_pools(&self) {
         if !self.ended() {
             return;
@@ -297,12 +297,11 @@ impl Service {
         }
     }
 
-    /// Stops everything in an orderly way, within [`STOP_WITHIN`] whatever hangs; again and again
-    /// is fine.
+    /// Stops everything in an orderly way, within [`STOP_WITHIN`] even if something hangs; may be
+    /// called repeatedly.
     ///
     /// # Errors
-    /// What ended a pool before, if that was not an orderly stop, and pools that could not be
-    /// closed.
+    /// The errors that ended pools earlier, and pools that could not be closed.
     pub(crate) fn stop(&self) -> Vec<forebay_pool::RunError> {
         let pools = self.begin_stop();
         self.settle_job_numbers();
@@ -319,7 +318,7 @@ impl Service {
                 continue;
             }
             let is_named = !self.has_alarm(&AlarmKey::pool(EventKind::DevicePathLost, name));
-            let safe = if is_named { ". What was acknowledged is safe in its cache" } else { "" };
+            let safe = if is_named { ". Acknowledged writes are safe in its cache" } else { "" };
             let what = format!(
                 "pool {name} was not closed within {} s: a system call of its thread hangs{safe}",
                 STOP_WITHIN.as_secs()
@@ -339,8 +338,8 @@ impl Service {
         self.hub.alarms().iter().any(|alarm| alarm.key == *key)
     }
 
-    /// Tells jobs and pools to stop, and waits for the end of recordings only. All begin at once;
-    /// each takes as long as its devices take.
+    /// Requests jobs and pools to stop, and waits only for the end of recordings. All begin at
+    /// once; each takes as long as its devices take.
     pub(crate) fn tell_to_stop(&self) {
         self.stop_jobs();
         self.await_recordings(RECORDINGS_END_WITHIN);
@@ -349,7 +348,7 @@ impl Service {
         }
     }
 
-    /// Tells everything to stop, and waits for nothing; returns the pools, which do so now.
+    /// Requests everything to stop, without waiting; returns the pools, which are stopping.
     pub(super) fn begin_stop(&self) -> BTreeMap<String, Arc<PoolHandle>> {
         self.tell_to_stop();
         self.hub.close();
@@ -364,7 +363,7 @@ impl Service {
 /// Reads and checks a configuration file.
 ///
 /// # Errors
-/// It cannot be read, or is wrong: everything that is wrong is said.
+/// The file cannot be read, or is wrong; the error lists every problem.
 pub(crate) fn load(path: &std::path::Path) -> Result<(ConfigFile, Checked), forebay_config::StoreError> {
     ConfigFile::load(path, &check_rules)
 }

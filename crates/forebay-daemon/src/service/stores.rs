@@ -1,9 +1,9 @@
-//! The backing stores of a pool that is imported: where they are on this host.
+//! The backing stores of an imported pool: finds them on this host.
 //!
-//! A store has the name that the configuration of the other host had. If there is none of that
-//! name, or it is another disk, it is looked for among the block devices of the same size, and
-//! among files of the same name beside the cache. What is found so must have what the cache noted
-//! of it, and be the only one. A store that is nowhere is left to come later.
+//! A store is expected at the path in the other host's configuration. If that path does not exist
+//! or leads to another disk, the search covers the block devices of the same size, and files of the
+//! same name in the directory of the cache. A candidate must match the cache's record of the store,
+//! and be the only match. A missing store may be attached later.
 
 use super::Service;
 use super::settings::invalid;
@@ -20,35 +20,35 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Stores of one volume have so long to be compared.
+/// Time limit for comparing the stores of a volume.
 const WITHIN: Duration = Duration::from_secs(15);
 const BLOCK_DEVICES: &str = "/sys/class/block";
-/// Devices that are served by somebody, maybe by this process, or that are memory.
+/// Devices served by another program or by this process, and RAM disks.
 const NO_DISKS: [&str; 4] = ["ublkb", "nbd", "ram", "zram"];
 
-const NOTHING_TELLS: &str = "it has another time, and nothing on it tells which one it is";
+const NOTHING_TELLS: &str = "its modification time differs, and nothing on it identifies it";
 
-/// What is imported.
+/// The pool to import.
 pub(super) struct Wanted<'a> {
     pub(super) section: &'a PoolSection,
-    /// What the cache knows of its volumes.
+    /// The cache's entries of its volumes.
     pub(super) entries: &'a [VolumeEntry],
-    /// What the operator has said.
+    /// Backing stores that the operator named.
     pub(super) given: &'a BTreeMap<String, BackingUri>,
     /// The devices of the cache.
     pub(super) devices: &'a [PathBuf],
 }
 
-/// Where the store of a volume is.
+/// Location of a volume's store.
 #[derive(Clone, Debug)]
 pub(super) struct Store {
     pub(super) backing: BackingUri,
-    /// Why it is not there, if it is not.
+    /// Reason why it is missing, if it is.
     pub(super) why: Option<String>,
 }
 
 impl Service {
-    /// The stores of the volumes, in their order.
+    /// Returns the stores of the volumes, in their order.
     pub(super) fn find_stores(&self, wanted: &Wanted<'_>) -> Result<Vec<Store>, AdminError> {
         let mut stores: Vec<Store> = Vec::new();
         for (name, volume) in &wanted.section.volumes {
@@ -58,7 +58,7 @@ impl Service {
                 Some(backing) => Self::check_given(name, backing, entry)?,
                 None => self.find_store((name, volume), entry, wanted, &stores)?,
             };
-            // What is not there is nobody's.
+            // Nothing else can use a missing store.
             if store.why.is_none() {
                 self.check_unused(store.backing.path())?;
             }
@@ -80,14 +80,14 @@ impl Service {
         match entry.map(|entry| compare(path, entry)) {
             None if path.exists() => {}
             None => {
-                return Err(invalid(MessageId::DeviceMissing, format!("there is no {}", path.display()), ""));
+                return Err(invalid(MessageId::DeviceMissing, format!("{} is missing", path.display()), ""));
             }
             Some(Likeness::Same { .. } | Likeness::Unsure) => {}
             Some(Likeness::Unreadable(why)) => {
                 return Err(invalid(
                     MessageId::BackingUnreadable,
                     why,
-                    "give the backing store as it is called here",
+                    "give the path of the backing store on this host",
                 ));
             }
             Some(Likeness::Other(why) | Likeness::Smaller(why)) => return Err(is_other(name, path, &why)),
@@ -105,7 +105,7 @@ impl Service {
         let noted = volume.backing.path();
         let is_taken = |path: &Path| taken.iter().any(|store| node_of(store.backing.path()) == node_of(path));
         let Some(entry) = entry else {
-            let why = (!noted.exists()).then(|| format!("{} is not there", noted.display()));
+            let why = (!noted.exists()).then(|| format!("{} is missing", noted.display()));
             return Ok(Store { backing: volume.backing.clone(), why });
         };
         let unlike = match compare(noted, entry) {
@@ -130,43 +130,43 @@ impl Service {
                 Err(invalid(
                     MessageId::BackingNotTheOne,
                     format!("the backing store of volume {name} could be any of {}", several.join(", ")),
-                    format!("say which: --backing {name}=PATH"),
+                    format!("choose one: --backing {name}=PATH"),
                 ))
             }
         }
     }
 }
 
-/// The place that was noted, to which nothing leads yet.
+/// Returns true for the recorded path if it does not exist yet.
 fn is_awaited(given: &BackingUri, noted: &VolumeConfig) -> bool {
     given.path() == noted.backing.path() && !given.path().exists()
 }
 
 fn not_there(backing: &BackingUri) -> Store {
-    Store { backing: backing.clone(), why: Some(format!("{} is not there", backing.path().display())) }
+    Store { backing: backing.clone(), why: Some(format!("{} is missing", backing.path().display())) }
 }
 
 fn is_other(name: &str, path: &Path, why: &str) -> AdminError {
     invalid(
         MessageId::BackingNotTheOne,
-        format!("{} cannot be taken for the backing store of volume {name}: {why}", path.display()),
+        format!("{} is not accepted as the backing store of volume {name}: {why}", path.display()),
         format!(
-            "say which it is: --backing {name}=PATH. If it is this one, and others wrote to it since: open the cache with `forebay pool \
-             create`, and say what counts with `forebay volume attach {name} --pool POOL --backing {} --set \
-             on_backing_change=keep-dirty` (or discard-dirty)",
+            "name the right one: --backing {name}=PATH. If it is this one, and others wrote to it since: \
+             open the cache with `forebay pool create`, and choose the data to keep with `forebay volume \
+             attach {name} --pool POOL --backing {} --set on_backing_change=keep-dirty` (or discard-dirty)",
             quoted(path)
         ),
     )
 }
 
-/// As [`likeness`], by a thread that is waited for only so long.
+/// As [`likeness`], on a thread, with a time limit.
 pub(super) fn compare(path: &Path, entry: &VolumeEntry) -> Likeness {
     let (place, entry) = (path.to_owned(), entry.clone());
     let compared = within(WITHIN, "compare", move |may_wait: &MayWait| likeness(may_wait, &place, &entry));
     compared.unwrap_or_else(|undone| Likeness::Unreadable(format!("{}: {undone}", path.display())))
 }
 
-/// Where else a store may be.
+/// Returns other candidates for a store.
 fn candidates(noted: &Path, entry: &VolumeEntry, devices: &[PathBuf]) -> Vec<BackingUri> {
     let beside =
         devices.iter().filter(|device| !device.starts_with("/dev")).filter_map(|device| device.parent());
@@ -180,7 +180,7 @@ fn candidates(noted: &Path, entry: &VolumeEntry, devices: &[PathBuf]) -> Vec<Bac
     files.into_iter().map(BackingUri::File).chain(disks).collect()
 }
 
-/// Nodes of the block devices that have so many bytes, and that no other device lies on. `folder`
+/// Returns the nodes of block devices that have `bytes` bytes and no other device on top. `folder`
 /// is where the kernel lists them.
 fn disks_of(folder: &Path, bytes: u64) -> Vec<PathBuf> {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -192,7 +192,7 @@ fn disks_of(folder: &Path, bytes: u64) -> Vec<PathBuf> {
         let is_held = holders.is_ok_and(|mut holders| holders.next().is_some());
         has == Some(bytes / 512) && !is_held && !NO_DISKS.iter().any(|start| name.starts_with(start))
     };
-    // A `/` in the name of a node is a `!` there.
+    // sysfs replaces a `/` in a node's name with `!`.
     let mut nodes: Vec<PathBuf> =
         names.filter(is_wanted).map(|name| Path::new("/dev").join(name.replace('!', "/"))).collect();
     nodes.sort();

@@ -1,5 +1,4 @@
-//! What reaches people who do not look at the daemon: the program that is run for alarms, and the
-//! events of earlier runs.
+//! Notifications of operators: the program run for alarms, and the events of earlier runs.
 
 use super::{Service, ServiceEvent};
 use crate::alarm_command::AlarmCommand;
@@ -8,18 +7,18 @@ use forebay_admin::events::{AlarmKey, EventKind, Filter, Severity};
 use forebay_admin::{AdminError, AlarmTested, ErrorKind, EventHistory, MessageId};
 use std::time::{Duration, Instant};
 
-/// Most events of one answer.
+/// Most events of one response.
 const EVENTS_MAX: usize = 10_000;
-/// They are read within this time: the API gives up after 5 s.
+/// Time limit for reading them: the API gives up after 5 s.
 const READ_WITHIN: Duration = Duration::from_secs(4);
 
-/// The alarm that the program fails.
+/// Returns the key of the alarm that the program fails.
 fn own_alarm() -> AlarmKey {
     AlarmKey { condition: EventKind::AlarmCommandFailed, pool: None, volume: None }
 }
 
 impl Service {
-    /// What is to be run for alarms now, if anything.
+    /// Returns the program to run for alarms now, if there is one.
     pub(crate) fn alarm_command(&self) -> Option<AlarmCommand> {
         let running = self.running();
         let daemon = &running.config.daemon;
@@ -27,20 +26,20 @@ impl Service {
         Some(AlarmCommand { words, admin_socket: daemon.admin_socket.clone() })
     }
 
-    /// How the program has done for the newest alarm.
+    /// Notes the result of the program for the newest alarm.
     pub(crate) fn note_alarm_command(&self, command: &AlarmCommand, done: &Result<(), String>) {
         let Err(why) = done else {
             self.hub.clear(&own_alarm());
             return;
         };
         let id = MessageId::Event(EventKind::AlarmCommandFailed);
-        let what = format!("{}: {why}; when that is mended: forebay alarms --test", command.what());
+        let what = format!("{}: {why}; once that is fixed: forebay alarms --test", command.what());
         self.emit(ServiceEvent::Problem(id, what.clone()));
         self.hub.raise(own_alarm(), Severity::Warning, &what);
     }
 
-    /// The newest events of the files in the state directory. They are read by a thread of their
-    /// own: the disk may hang.
+    /// Returns the newest events of the files in the state directory. A separate thread reads them:
+    /// the disk may hang.
     pub(super) fn events_of_files(
         &self,
         since_unix_ns: u64,
@@ -56,7 +55,7 @@ impl Service {
             let what = format!("the events in {} cannot be read: {why}", place.display());
             AdminError::new(MessageId::StateUnreadable, what, "").of_kind(ErrorKind::Failed)
         };
-        let late = || failed(format!("it takes longer than {} s", READ_WITHIN.as_secs()));
+        let late = || failed(format!("no answer within {} s", READ_WITHIN.as_secs()));
         let read = self.places.within(&place, READ_WITHIN, move |_| {
             event_files::read(&folder, since_unix_ns, &filter, EVENTS_MAX)
         });
@@ -66,8 +65,8 @@ impl Service {
 
     pub(super) fn run_test_alarm(&self) -> Result<AlarmTested, AdminError> {
         let Some(command) = self.alarm_command() else {
-            let what = "there is no alarm_command";
-            let hint = "give it in [daemon] of the configuration, then: forebay reload";
+            let what = "no alarm_command is configured";
+            let hint = "set it in [daemon] of the configuration, then: forebay reload";
             return Err(AdminError::new(MessageId::AlarmNoCommand, what, hint));
         };
         let begun = Instant::now();

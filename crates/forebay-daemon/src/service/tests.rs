@@ -1,4 +1,4 @@
-//! A service with real pools on files: one that fails, and all that change hands.
+//! Tests of a service with real pools on files: failures of a pool, and handovers.
 
 use super::*;
 use forebay_admin::MessageId;
@@ -109,7 +109,7 @@ fn connect(folder: &Path) -> UnixStream {
     client
 }
 
-/// Handshake in the old way: flags, then EXPORT_NAME.
+/// Performs the old-style handshake: flags, then EXPORT_NAME.
 fn greet(folder: &Path) -> UnixStream {
     let mut client = connect(folder);
     let mut hello = 3u32.to_be_bytes().to_vec();
@@ -141,7 +141,7 @@ fn changes_hands(io: &str) {
     write.extend([7; 512]);
     client.write_all(&write).unwrap();
     assert_eq!(hears(&mut client, 16)[8..], 1u64.to_be_bytes());
-    // One request and half of another one: the rest comes when somebody else serves.
+    // One request and half of another one: the rest comes after the handover.
     let (read, later) = (request(0, 2), request(0, 3));
     client.write_all(&later[..10]).unwrap();
     let (estate, duties) = service.hand_over().unwrap();
@@ -170,7 +170,7 @@ fn changes_hands(io: &str) {
         assert!(answer[16..].iter().all(|byte| *byte == 7));
         answer[15]
     });
-    cookies.sort_unstable(); // both are under way at once
+    cookies.sort_unstable(); // both are in flight at once
     assert_eq!(cookies, [2, 3]);
     assert!(service.stop().is_empty());
 }
@@ -196,7 +196,7 @@ fn a_connection_goes_on_only_with_the_volume_that_it_had() {
         let mut flush = 0x2560_9513_u32.to_be_bytes().to_vec();
         flush.extend(3u32.to_be_bytes()); // FLUSH
         flush.resize(28, 0);
-        let _ = client.write_all(&flush); // fails if it is closed already
+        let _ = client.write_all(&flush); // fails if the connection is closed already
         assert_eq!(client.read(&mut [0; 16]).is_ok_and(|length| length == 16), kept, "{change}");
         drop(client);
     }
@@ -215,7 +215,7 @@ fn a_successor_that_gives_up_leaves_socket_files_where_they_are() {
     });
     let copies = Inheritance { listeners: copies.collect(), guests: Vec::new() };
     let successor = start(folder.path(), Arc::new(ListenerStore::parked(copies, None, false)), "auto");
-    // Somebody who connects now is the predecessor's.
+    // A client that connects now reaches the predecessor.
     let mut waits = UnixStream::connect(folder.path().join("a.sock")).unwrap();
     assert!(successor.stop().is_empty());
     assert!(["a.sock", "b.sock"].iter().all(|name| folder.path().join(name).exists()));
@@ -274,7 +274,7 @@ fn what_was_called_too_late_is_not_done_later() {
 fn a_job_that_waits_does_not_hold_up_a_stop() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
-    // A detach that waits for a pool that hangs, as one does whose backing store does not answer.
+    // A detach that waits for a hanging pool, as with a backing store that does not answer.
     let handle = service.handle("a").unwrap();
     let (go, hangs) = std::sync::mpsc::channel::<()>();
     let (begun, begins) = std::sync::mpsc::channel::<()>();
@@ -304,17 +304,17 @@ fn what_was_done_and_is_not_in_the_file_is_told() {
     let resized = service.resize_volume("a", "512KiB", false).unwrap();
     let why = |job: &str| service.wait_for_job(job, Duration::from_secs(60)).unwrap().error;
     assert_eq!(why(&resized.id), None);
-    // Somebody is in the middle of a change of the file.
+    // A change of the file is in progress.
     let text_now = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text_now + "nonsense").unwrap();
     let resized = service.resize_volume("a", "1MiB", false).unwrap();
     let told = why(&resized.id).unwrap();
-    assert!(told.starts_with("a has 1MiB now, but the configuration file has what was before"), "{told}");
+    assert!(told.starts_with("a has 1MiB now, but the configuration file has the old state"), "{told}");
     let request = ShrinkRequest { size: Some("8MiB".into()), ..ShrinkRequest::default() };
     let shrunk = service.shrink_pool("a", request).unwrap();
     let told = why(&shrunk.id).unwrap();
     assert!(
-        told.starts_with("pool a is smaller now, but the configuration file has what was before"),
+        told.starts_with("pool a is smaller now, but the configuration file has the old state"),
         "{told}"
     );
     std::fs::write(&path, text).unwrap();
@@ -339,7 +339,7 @@ fn a_reload_that_is_refused_leaves_everything_as_it_is_and_says_so() {
     assert!(service.stop().is_empty());
 }
 
-/// As `forebay serve` does: what cannot be opened has an alarm.
+/// As `forebay serve` does: pools and volumes that cannot be opened have alarms.
 fn start_with_what_is_there(folder: &Path, patience: Duration) -> Arc<Service> {
     let path = folder.join("forebay.toml");
     let (file, checked) = load(&path).unwrap();
@@ -380,7 +380,7 @@ fn what_is_not_there_is_opened_when_it_comes() {
     assert!(served(&service).is_empty() && service.awaits_devices());
     let alarms = service.hub.alarms();
     let told = |alarm: &forebay_admin::events::Alarm| {
-        alarm.message.ends_with("it is tried again until it can be opened")
+        alarm.message.ends_with("the daemon retries until it can be opened")
     };
     assert!(alarms.len() == 2 && alarms.iter().all(told), "{alarms:?}");
     std::fs::rename(at("b.gone"), at("b.img")).unwrap();
@@ -393,7 +393,7 @@ fn what_is_not_there_is_opened_when_it_comes() {
     assert!(service.stop().is_empty());
 }
 
-/// A device that is late while the machine starts is no failure yet.
+/// A device that is late while the machine boots is no failure yet.
 #[test]
 fn what_is_late_is_no_error_and_gives_nothing_up_until_the_patience_is_over() {
     let folder = tempfile::tempdir().unwrap();
@@ -425,7 +425,7 @@ fn what_is_late_is_no_error_and_gives_nothing_up_until_the_patience_is_over() {
     assert!(service.stop().is_empty());
 }
 
-/// Another cache in its place is not taken, and the place is not looked at for ever.
+/// Another cache in its place is refused, and the retries end.
 #[test]
 fn something_else_that_comes_is_refused_as_at_a_start() {
     let folder = tempfile::tempdir().unwrap();
@@ -457,20 +457,20 @@ fn both_devices_of_a_mirrored_pool_are_waited_for_while_the_machine_starts() {
     );
     std::fs::write(at("forebay.toml"), text).unwrap();
     let patient = Duration::from_secs(3600);
-    // There is none yet: that is nothing to wait for.
+    // The file does not exist yet, which is no reason to wait.
     let service = start_with_what_is_there(folder.path(), patient);
     assert!(!service.awaits_devices(), "{:?}", service.hub.alarms());
     assert!(service.stop().is_empty());
     std::fs::rename(at("y"), at("y.gone")).unwrap();
     let service = start_with_what_is_there(folder.path(), patient);
     let alarms = service.hub.alarms();
-    assert!(alarms[0].message.contains("not both of its devices can be opened"), "{alarms:?}");
+    assert!(alarms[0].message.contains("its devices cannot both be opened"), "{alarms:?}");
     assert!(service.awaits_devices() && service.running().pools.is_empty());
     std::fs::rename(at("y.gone"), at("y")).unwrap();
     until(&service, |service| !service.awaits_devices());
     until(&service, |service| service.hub.alarms().is_empty());
     assert!(service.stop().is_empty());
-    // Later, one will do.
+    // Later one member suffices.
     std::fs::rename(at("y"), at("y.gone")).unwrap();
     let service = start_with_what_is_there(folder.path(), Duration::ZERO);
     assert!(!service.awaits_devices());
@@ -488,14 +488,15 @@ fn a_cache_that_somebody_else_has_is_opened_when_it_is_free() {
     let service = start_with_what_is_there(folder.path(), Duration::ZERO);
     assert_eq!(served(&service), ["b"]);
     let alarms = service.hub.alarms();
-    assert!(alarms[0].message.contains("it is tried again until it is free"), "{}", alarms[0].message);
+    assert!(alarms[0].message.contains("the daemon retries until it is free"), "{}", alarms[0].message);
     drop(held);
     until(&service, |service| served(service) == ["a", "b"]);
     until(&service, |service| service.hub.alarms().is_empty());
     assert!(service.stop().is_empty());
 }
 
-/// A pool whose cache has failed, with nothing lost: that of `names`, mirrored if there are two.
+/// Starts a pool whose failed cache has lost no data: on the files in `names`, mirrored if there
+/// are two.
 fn start_without_cache(folder: &Path, names: &[&str]) -> Arc<Service> {
     let at = |name: &str| folder.join(name).display().to_string();
     std::fs::File::create(at("a.img")).unwrap().set_len(1 << 20).unwrap();
@@ -601,7 +602,7 @@ fn a_pool_without_its_failed_cache_is_removed_and_that_nothing_is_erased_is_no_s
     assert!(service.stop().is_empty());
 }
 
-/// What a daemon that was killed while it replaced a cache has left in the configuration.
+/// Writes the configuration that a daemon leaves if it is killed while it replaces a cache.
 fn configured_instead(folder: &Path, names: [(&str, &str); 2]) -> std::path::PathBuf {
     let path = folder.join("forebay.toml");
     let mut text = std::fs::read_to_string(&path).unwrap();
@@ -625,7 +626,7 @@ fn while_a_failed_cache_is_replaced_a_start_serves_without_it() {
             assert!(service.pool_snapshot("a").unwrap().cache_failed, "{names:?}");
             service
         };
-        assert!(without().stop().is_empty()); // nothing was made yet
+        assert!(without().stop().is_empty()); // nothing was created yet
         for name in ["x", "y"] {
             let begun = forebay_format::superblock::being_made();
             forebay_io::create_cache_file(folder.path().join(name), 16 << 20, false, &begun).unwrap();
@@ -693,7 +694,7 @@ fn a_state_directory_that_takes_no_writes_is_told_before_anything_is_given_up() 
     let refused = service.hand_over().err().unwrap();
     assert!(refused.what.contains("cannot write"), "{refused:?}");
     assert_eq!(served(&service), ["a", "b"], "everything goes on");
-    // Whatever changes next must be recorded.
+    // The next changes must be recorded.
     service.detach_volume("a", keep(true)).unwrap();
     let until = Instant::now() + Duration::from_secs(30);
     while served(&service) != ["b"] {
@@ -714,7 +715,7 @@ fn a_state_directory_that_takes_no_writes_is_told_before_anything_is_given_up() 
 fn a_volume_that_is_refused_for_what_its_store_has_is_not_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
-    // Its store is not closed yet: whoever looks whether somebody has it finds this process.
+    // Its store is not closed yet: a check for other users of the store finds this process.
     let tried = |kind| {
         let refused =
             AdminError::new(MessageId::BackingNotAnswering, "cannot attach a", "do something").of_kind(kind);
@@ -722,7 +723,7 @@ fn a_volume_that_is_refused_for_what_its_store_has_is_not_tried_again() {
     };
     assert_eq!(tried(ErrorKind::Conflict), "do something");
     assert!(lock(&service.locked).is_empty());
-    assert!(tried(ErrorKind::Failed).ends_with("it is tried again until it is free"));
+    assert!(tried(ErrorKind::Failed).ends_with("the daemon retries until it is free"));
     assert!(service.stop().is_empty());
 }
 
@@ -768,14 +769,14 @@ fn a_volume_whose_export_cannot_be_made_says_what_to_do_and_is_not_tried_again()
     };
     let service = Service::start(start).unwrap();
     let alarms = service.hub.alarms();
-    let told = format!("there is no folder {}: make it, or choose another path", at("missing"));
+    let told = format!("there is no folder {}: create it, or choose another path", at("missing"));
     assert!(alarms[0].message.contains(&told), "{}", alarms[0].message);
     assert!(alarms[0].message.contains("then: forebay volume attach a"), "{}", alarms[0].message);
     assert!(lock(&service.locked).is_empty());
     assert!(service.stop().is_empty());
 }
 
-/// Names of volumes: what the pools have, what is configured, what the file says.
+/// Returns the names of the volumes in the pools, in the running configuration, and in the file.
 fn volumes_of_all_three(service: &Service, folder: &Path) -> [Vec<String>; 3] {
     let pools = service.pool_handles().into_iter();
     let mut served: Vec<String> =
@@ -840,7 +841,7 @@ fn a_held_volume_is_nobody_elses_until_its_holder_is_done() {
     busy(service.begin_export("a", ExportRequest::default()).unwrap_err());
     assert_eq!(service.check_removable("a", false, false).unwrap_err().id, MessageId::PoolInUse);
     assert_eq!(service.check_upgradable().unwrap_err().id, MessageId::UpgradeBlocked);
-    // A reload leaves it to its holder, also if the file says otherwise by now.
+    // A reload leaves the volume to its holder, even if the file has changed by now.
     let path = folder.path().join("forebay.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = text.split_once("[volume.a]").unwrap();

@@ -1,4 +1,4 @@
-//! Volumes: attaching them, their sizes, exports and rules.
+//! Volumes: attach, sizes, exports and rules.
 
 use super::info::not_attached;
 use super::moved::is_elsewhere;
@@ -25,24 +25,24 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// So long is waited for a backing store to be opened, and looked at.
+/// Time limit for opening and checking a backing store.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
 fn no_answer(name: &str, backing: &BackingUri) -> AdminError {
     AdminError::new(
         MessageId::BackingNotAnswering,
         format!(
-            "the backing store {backing} of {name} does not answer: opening it has not ended in {} s",
+            "the backing store {backing} of {name} does not answer: it was not opened within {} s",
             OPEN_TIMEOUT.as_secs()
         ),
-        format!("see that it works, or that who serves it runs; then: forebay volume attach {name}"),
+        format!("check that it works, or that its server runs; then: forebay volume attach {name}"),
     )
 }
-/// The engine has so long to compare a backing store with what it knows of it.
+/// Time limit for the engine's comparison of a backing store with its record.
 const ATTACH_WITHIN: Duration = Duration::from_secs(30);
 
 impl Service {
-    /// A volume that its pool has: the pool's name, and the pool.
+    /// Returns the pool of an attached volume, with its name.
     pub(super) fn attached(&self, name: &str) -> Result<(String, Arc<PoolHandle>), AdminError> {
         let (pool, handle) = self.pool_of(name)?;
         let wanted = name.to_owned();
@@ -50,7 +50,7 @@ impl Service {
         if there { Ok((pool, handle)) } else { Err(not_attached(name)) }
     }
 
-    /// True if the pool of a configured volume is open and has it.
+    /// Returns true if the pool of a configured volume is open and has it.
     pub(super) fn is_attached(&self, name: &str) -> Result<bool, AdminError> {
         let pool = self.running().config.volumes.get(name).map(|volume| volume.pool.clone());
         let Some(handle) = pool.and_then(|pool| self.handle(&pool).ok()) else { return Ok(false) };
@@ -58,7 +58,7 @@ impl Service {
         Self::ask(&handle, move |pool| pool.find(&wanted).is_some())
     }
 
-    /// Attaches a volume: a new one, or one that is configured but not attached just now.
+    /// Attaches a volume: a new one, or a configured one that is not attached.
     pub(super) fn attach(&self, request: VolumeRequest) -> Result<VolumeInfo, AdminError> {
         let mut file = self.changing()?;
         let name = request.name.clone();
@@ -77,14 +77,14 @@ impl Service {
         if let (Some((edit, _)), Some(file)) = (&edit, file.as_mut()) {
             file.edit(std::slice::from_ref(edit), &check_rules).map_err(|error| stored(&error))?;
         }
-        // A store that hangs must not hold up other changes. Nobody takes the name, the store or
-        // the pool meanwhile, and there is no upgrade.
+        // A hanging store must not block other changes. The hold reserves the name, the store and
+        // the pool, and prevents upgrades.
         let hold = self.holds.attach(&name, &config)?;
         drop(file);
         let done = self.attach_configured(&name, &config);
         let mut file = lock(&self.changing);
         if let (Err(_), Some((_, undo)), Some(file)) = (&done, edit, file.as_mut()) {
-            // It was written a moment ago; the error of attaching is what matters.
+            // The edit was just written; the error of attaching takes precedence.
             let _ = file.edit(&[undo], &check_rules);
         }
         done.map_err(|error| told_how(&name, &config, known.is_some(), error))?;
@@ -109,8 +109,8 @@ impl Service {
         self.volume_info(&name)
     }
 
-    /// What is configured of a volume that is not attached: the request may repeat it, or leave it
-    /// out, or say where its backing store is now.
+    /// Returns the configuration of a volume that is not attached: the request may repeat it, omit
+    /// it, or give the present location of its backing store.
     fn as_configured(
         &self,
         request: &VolumeRequest,
@@ -120,7 +120,7 @@ impl Service {
         if self.attached(name).is_ok() {
             return Err(AdminError::new(
                 MessageId::VolumeAttachedAlready,
-                format!("volume {name} is attached already"),
+                format!("volume {name} is already attached"),
                 "",
             ));
         }
@@ -128,10 +128,10 @@ impl Service {
         if !same_pool || !request.exports.is_empty() || !request.settings.is_empty() {
             return Err(AdminError::new(
                 MessageId::VolumeExists,
-                format!("volume {name} is configured already, with {}", config.backing),
+                format!("volume {name} is already configured, with {}", config.backing),
                 format!(
-                    "to attach it as it is configured: forebay volume attach {name}; if its backing store is elsewhere now, give --backing \
-                     alone"
+                    "to attach it as configured: forebay volume attach {name}; if its backing store has \
+                     moved, give only --backing"
                 ),
             ));
         }
@@ -163,15 +163,15 @@ impl Service {
             (None, _) => {
                 return Err(invalid(
                     MessageId::PoolDeviceChoice,
-                    "which pool?",
-                    format!("there are: {}", pools.join(", ")),
+                    "there are several pools, and none is given",
+                    format!("give --pool with one of {}", pools.join(", ")),
                 ));
             }
         };
         if request.backing.is_empty() {
             return Err(invalid(
                 MessageId::BackingMissing,
-                format!("volume {name} is not known, and no backing store is given"),
+                format!("volume {name} is not configured, and no backing store is given"),
                 "give --backing",
             ));
         }
@@ -199,8 +199,8 @@ impl Service {
         }
     }
 
-    /// Opens the backing store and has the pool attach it. A volume that the cache does not know
-    /// gets the identity that it had in the cache before, or a new one.
+    /// Opens the backing store and asks the pool to attach it. A volume that the cache does not
+    /// know gets its identity from the previous cache, or a new one.
     pub(super) fn attach_configured(&self, name: &str, config: &VolumeConfig) -> Result<(), AdminError> {
         let handle = self.handle(&config.pool)?;
         let sections = self.running().config.tls.clone();
@@ -241,8 +241,8 @@ impl Service {
             rules: Arc::clone(&rules),
         };
         let promise = Self::ask(&handle, move |pool| pool.attach(spec, backing, prepared))?;
-        // Of an earlier life of its pool, which has nothing to clear any more. What is still wrong
-        // is raised again.
+        // Alarms of an earlier run of its pool, which can no longer clear them. Persisting
+        // conditions raise them again.
         for kind in [
             EventKind::DestageFailed,
             EventKind::DeviceEnded,
@@ -258,7 +258,7 @@ impl Service {
                 config.backing,
                 ATTACH_WITHIN.as_secs()
             );
-            AdminError::new(MessageId::BackingNotAnswering, what, "look why the device hangs, then try again")
+            AdminError::new(MessageId::BackingNotAnswering, what, "see why the device hangs, then try again")
                 .of_kind(ErrorKind::Failed)
         };
         promise.wait_or_give_up(ATTACH_WITHIN).ok_or_else(late)?.ok_or_else(stopped)??;
@@ -273,11 +273,11 @@ impl Service {
         Ok(())
     }
 
-    /// A volume was detached: the configuration forgets it.
+    /// Removes a detached volume from the configuration.
     ///
     /// # Errors
-    /// The file cannot be written. Then the volume stays configured, here as there: it can be
-    /// attached as it was, and to detach it again takes it out of the file.
+    /// The file cannot be written. Then the volume stays configured, in memory and in the file: it
+    /// can be attached as before, and another detach removes it from the file.
     pub(super) fn forget_volume(&self, name: &str, how: DetachHow) -> Result<(), AdminError> {
         let mut file = self.changing()?;
         {
@@ -285,16 +285,16 @@ impl Service {
             running.rules.remove(name);
             running.identities.remove(name);
             if !running.config.volumes.contains_key(name) {
-                return Ok(()); // only its data was there
+                return Ok(()); // the cache had only data of it
             }
         }
         if let Some(file) = file.as_mut() {
             take_out(file, [Edit::RemoveVolume { name: name.into() }]).map_err(|error| {
                 let option = if how == DetachHow::Keep { " --keep" } else { "" };
                 AdminError {
-                    what: format!("{name} is detached, but it is still in the file: {}", error.what),
+                    what: format!("{name} is detached, but still in the configuration file: {}", error.what),
                     hint: format!(
-                        "when the file can be written, take it out: forebay volume detach {}{option}",
+                        "once the file can be written, remove it: forebay volume detach {}{option}",
                         quoted(name)
                     ),
                     ..error
@@ -307,7 +307,7 @@ impl Service {
 
     // --- size
 
-    /// The pool of a volume, and the size that an operator's messages mean.
+    /// Returns the pool of a volume, and the size that an operator's messages show.
     pub(super) fn size_wanted(
         &self,
         name: &str,
@@ -325,8 +325,8 @@ impl Service {
         Ok((pool, handle, bytes.0))
     }
 
-    /// Bytes that the backing store of a volume has now, in whole sectors. It is asked by a thread:
-    /// it may not answer.
+    /// Returns the present size of a volume's backing store in bytes, in whole sectors. A thread
+    /// asks the store: it may not answer.
     pub(super) fn store_bytes(&self, handle: &PoolHandle, name: &str) -> Result<u64, AdminError> {
         let volume = name.to_owned();
         let mut store = Self::ask(handle, move |pool| pool.store_of(&volume))??;
@@ -336,12 +336,12 @@ impl Service {
             AdminError::new(
                 MessageId::BackingNotAnswering,
                 format!(
-                    "the backing store {} of {name} does not answer: asking for its size takes longer than {} s, or an earlier attempt \
-                     still waits",
+                    "the backing store {} of {name} does not answer: no size within {} s, or an earlier \
+                     attempt still waits",
                     place.display(),
                     OPEN_TIMEOUT.as_secs()
                 ),
-                "nothing was changed; see that it works, then try again",
+                "nothing was changed; check that it works, then try again",
             )
         };
         let bytes = asked.map_err(|undone| undone.or(late))?;
@@ -352,9 +352,9 @@ impl Service {
         bytes.map(|bytes| bytes / 512 * 512).map_err(failed)
     }
 
-    /// A resize has ended: the configuration has the size now. If the operator has given another
-    /// size in the file meanwhile, the file keeps that for the next reload. `whole`: it is all
-    /// that the backing store has, which a file without a size asks for.
+    /// Writes the size after a resize into the configuration. If the operator has put another size
+    /// into the file meanwhile, the file keeps that for the next reload. `whole`: it is the full
+    /// size of the backing store, which corresponds to a file without a size.
     pub(super) fn note_size(&self, name: &str, bytes: u64, whole: bool) -> Result<(), AdminError> {
         let mut file = self.changing()?;
         let known = self.running().config.volumes.get(name).and_then(|volume| volume.size_bytes);
@@ -411,7 +411,7 @@ impl Service {
                 .find_name(id)
                 .ok_or_else(|| AdminError::not_found(MessageId::RuleUnknown, "rule", id, &[]))?,
         };
-        // First the file: a rule that stays there would be back at the next start.
+        // Change the file first: a rule that stays there would return at the next start.
         let is_transient = |report: &RuleReport| report.id == id && report.rule.is_transient();
         let writes = !rules.list(Instant::now()).iter().any(is_transient);
         self.keep_rules(volume, &rules, Some(id), file.as_mut().filter(|_| writes))?;
@@ -419,7 +419,7 @@ impl Service {
         self.release_pins(volume, &rules)
     }
 
-    /// Without a rule that pins, nothing stays pinned.
+    /// Unpins all blocks if no rule pins.
     pub(super) fn release_pins(&self, volume: &str, rules: &RuleSet) -> Result<(), AdminError> {
         if rules.list(Instant::now()).iter().any(|report| report.rule.action == Action::Pin) {
             return Ok(());
@@ -429,12 +429,12 @@ impl Service {
         Self::ask(&handle, move |pool| pool.unpin(&volume))?
     }
 
-    /// Writes the rules of a volume into the file: those that mean something after a restart, but
-    /// for one that is to go.
+    /// Writes the rules of a volume into the file: those that apply after a restart, except for a
+    /// removed one.
     ///
     /// # Errors
-    /// If the file cannot be written, or has rules that the daemon has not read yet: they would be
-    /// overwritten. Nothing was changed then.
+    /// The file cannot be written, or has rules that the daemon has not read yet: they would be
+    /// overwritten. Then nothing was changed.
     fn keep_rules(
         &self,
         volume: &str,
@@ -456,7 +456,7 @@ impl Service {
         Ok(())
     }
 
-    /// The file has the rules that the daemon knows.
+    /// Checks that the file has the rules that the daemon knows.
     fn check_rules_read(&self, volume: &str, file: &ConfigFile) -> Result<(), AdminError> {
         let newest = file.newest(&check_rules).map_err(|error| stored(&error))?;
         let in_file = newest.config.volumes.get(volume).map(|volume| &volume.rules);
@@ -475,8 +475,7 @@ impl Service {
         }
     }
 
-    /// Rules whose time is over, or whose process has ended, are dropped; called about once in a
-    /// second.
+    /// Drops rules that have expired, or whose process has ended; called about once per second.
     pub(super) fn expire_rules(&self) {
         let all: Vec<(String, Arc<RuleSet>)> =
             self.running().rules.iter().map(|(name, rules)| (name.clone(), Arc::clone(rules))).collect();
@@ -495,12 +494,12 @@ impl Service {
     }
 }
 
-/// Also if one of them names the device otherwise.
+/// Returns true if both are the same store, even under different device names.
 fn is_same_store(one: &BackingUri, other: &BackingUri) -> bool {
     one == other || node_of(one.path()) == node_of(other.path())
 }
 
-/// The backing store that a request names; a device by a name that stays.
+/// Returns the backing store that a request names; a device by a stable name.
 fn wanted_store(request: &VolumeRequest) -> Result<BackingUri, AdminError> {
     let backing: BackingUri =
         request.backing.parse().map_err(|error| invalid(MessageId::BackingSyntax, error, ""))?;
@@ -525,7 +524,7 @@ fn added(name: &str, config: &VolumeConfig) -> Edit {
     }
 }
 
-/// A rule as it stands in the file.
+/// Returns a rule in the form of the file.
 fn table(rule: &Rule) -> RuleTable {
     let json = serde_json::to_value(rule).unwrap_or_default();
     let value = |value: &Value| match value.as_u64() {

@@ -1,5 +1,5 @@
-//! What is written to the flash of pools, how worn it is, and how long it lasts: collected by a
-//! thread of its own, told with each pool, and an alarm if a disk gives reason for one.
+//! Amounts written to the flash of pools, its wear and remaining life: collected by a dedicated
+//! thread, reported with each pool, with an alarm if a disk gives reason for one.
 
 use super::{Service, lock};
 use crate::wear::remaining::{Rate, left};
@@ -16,15 +16,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Weak;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often the thread looks whether there is something to do.
+/// Interval at which the thread checks for work.
 const LOOK: Duration = Duration::from_millis(500);
-/// Times over which rates are told, how they are called in words, and their names.
+/// Time spans of reported rates: seconds, text, and name.
 const SPANS: [(u64, &str, &str); 3] =
     [(3600, "last hour", "hour"), (86_400, "last day", "day"), (7 * 86_400, "last week", "week")];
 
 impl Service {
-    /// Follows the wear of all pools until the service stops. While disks are asked, which may take
-    /// long, the service is not held.
+    /// Monitors the wear of all pools until the service stops. While disks are queried, which may
+    /// be slow, the service is not held.
     pub(super) fn follow_wear(me: &Weak<Self>) {
         let smartctl = Smartctl::of_system();
         while let Some(service) = me.upgrade() {
@@ -47,12 +47,12 @@ impl Service {
         }
     }
 
-    /// Notes what was written to the devices of open pools. A state directory that takes no writes
-    /// has an alarm of its own.
+    /// Records the amounts written to the devices of open pools. A state directory that takes no
+    /// writes has an alarm of its own.
     pub(super) fn note_written(&self) {
         let written = self.devices_of_all().into_values().flatten().collect();
         let state_dir = self.running().config.daemon.state_dir.clone();
-        // Whoever looks does not wait for the file.
+        // Queries do not wait for the file.
         let history = {
             let mut wear = lock(&self.wear);
             wear.history.note(SystemTime::now(), &written);
@@ -61,7 +61,7 @@ impl Service {
         let _ = history.save(&MayWait::here(), &state_dir);
     }
 
-    /// The devices of open pools, and what was written to each.
+    /// Returns the devices of open pools, and the amount written to each.
     fn devices_of_all(&self) -> BTreeMap<String, Vec<(PathBuf, u64)>> {
         let names: Vec<String> = self.running().pools.keys().cloned().collect();
         let of = |name: String| {
@@ -73,7 +73,7 @@ impl Service {
         names.into_iter().filter_map(of).collect()
     }
 
-    /// Takes over what disks have answered, and tells of those that give reason for concern.
+    /// Stores the answers of disks, and reports those that give reason for concern.
     pub(super) fn take_wear(&self, found: BTreeMap<String, BTreeMap<PathBuf, Found>>) {
         for (pool, devices) in &found {
             let mut concerns = Vec::new();
@@ -83,7 +83,7 @@ impl Service {
                     concerns.push(format!("{} ({}): {}", disk.disk, disk.model, of_disk.join(", ")));
                 }
             }
-            // It may have been removed meanwhile.
+            // The pool may have been removed meanwhile.
             if self.running().pools.contains_key(pool) {
                 self.tell_wear(pool, &concerns);
             }
@@ -98,13 +98,13 @@ impl Service {
             return;
         }
         let message = format!(
-            "pool {pool}: {}; give it another device before this one fails: forebay help flash-life",
+            "pool {pool}: {}; replace the device before it fails: forebay help flash-life",
             concerns.join("; ")
         );
         self.hub.raise(key, Severity::Warning, &message);
     }
 
-    /// What is known of the flash of a device.
+    /// Returns the known state of a device's flash.
     pub(super) fn flash_info(
         &self,
         pool: &str,
@@ -130,7 +130,7 @@ impl Service {
             }
         }
         drop(wear);
-        // A rating in device writes is one of the whole device, which the pool may have a part of.
+        // A rating in device writes applies to the whole device, of which the pool may have a part.
         let capacity = disks.iter().filter_map(|disk| disk.capacity_bytes).max();
         let rated = rating.and_then(|rating| rated_bytes(rating, capacity.unwrap_or(size_bytes)));
         let (life, life_days) = left(Some(longest), &disks, rated);
@@ -147,7 +147,7 @@ impl Service {
     }
 }
 
-/// Asks the disks of devices by pool. May take long.
+/// Queries the disks of devices by pool. May be slow.
 pub(super) fn ask_all(
     smartctl: &Smartctl,
     devices: BTreeMap<String, Vec<(PathBuf, u64)>>,
@@ -158,7 +158,7 @@ pub(super) fn ask_all(
     devices.into_iter().map(|(pool, devices)| (pool, of(devices))).collect()
 }
 
-/// How the budget of a pool stands.
+/// Returns the state of a pool's endurance budget.
 pub(super) fn endurance_info(snapshot: &PoolSnapshot) -> Option<EnduranceInfo> {
     let report = snapshot.endurance?;
     Some(EnduranceInfo {
@@ -184,7 +184,7 @@ mod tests {
         let service = start(folder.path(), Arc::default(), "auto");
         let flash = || service.pool_info("a").unwrap().devices.remove(0).flash.unwrap();
         let until = Instant::now() + Duration::from_secs(60);
-        // The disk of this machine is asked, and may answer or not.
+        // The test queries the disk of this machine, which may answer or not.
         while flash().wear.is_empty() && flash().wear_unknown.is_none() {
             assert!(Instant::now() < until, "nobody was asked");
             std::thread::sleep(Duration::from_millis(20));

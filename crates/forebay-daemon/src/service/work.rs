@@ -1,8 +1,8 @@
-//! Doing jobs: each has a thread of its own while it runs.
+//! Executes jobs: each has its own thread while it runs.
 //!
-//! One thread begins jobs when their turn has come. The work itself is written as it is done, step
-//! after step; between the steps it looks whether it should stop. What is dirty is written back by
-//! the engine; a job only asks for it and watches.
+//! One thread starts jobs when their turn comes. A job runs its steps sequentially, and checks
+//! between steps whether it should stop. The engine destages dirty blocks; a job only requests it
+//! and monitors progress.
 
 use super::saving::{self, detached_text};
 use super::{Service, lock};
@@ -18,19 +18,20 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often a job looks how far it is.
+/// Interval at which a job updates its progress.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
-/// Who uses a volume has so long to be gone, and it is looked so often.
+/// Time limit for the users of a volume to disconnect, and the polling interval.
 const GOING_WITHIN: Duration = Duration::from_secs(1);
 const GOING_LOOK: Duration = Duration::from_millis(20);
-/// Resolution of the age of dirty data that the engine knows.
+/// Resolution of the engine's age of dirty data.
 const AGE_RESOLUTION: Duration = Duration::from_secs(2);
 
 /// Threads of jobs.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) stopping: bool,
-    /// A successor is taking over, or has: nothing is changed here, and no job begins.
+    /// A successor is taking over, or has taken over: this process makes no changes and starts no
+    /// jobs.
     pub(super) passed_on: bool,
     threads: Vec<JoinHandle<()>>,
 }
@@ -41,20 +42,20 @@ impl Work {
             return Ok(());
         }
         let what = "another process is taking over from this one";
-        Err(AdminError::new(MessageId::DaemonPassedOn, what, "ask again: it answers"))
+        Err(AdminError::new(MessageId::DaemonPassedOn, what, "try again: it answers"))
     }
 }
 
-/// Why a job ends early.
+/// Reason why a job ends early.
 pub(super) enum End {
-    /// It was cancelled, or its deadline has passed.
+    /// The job was cancelled, or its deadline has passed.
     Stopped,
-    /// It cannot be done.
+    /// The job failed.
     Failed(MessageId, String),
 }
 
 impl End {
-    /// In words.
+    /// Returns the reason as text.
     pub(super) fn reason(&self) -> &str {
         match self {
             Self::Stopped => "it was ended early",
@@ -62,7 +63,7 @@ impl End {
         }
     }
 
-    /// What it is about, for scripts.
+    /// Returns the message ID, for scripts.
     pub(super) fn id(&self) -> MessageId {
         match self {
             Self::Stopped => MessageId::JobStopped,
@@ -78,36 +79,37 @@ impl From<AdminError> for End {
     }
 }
 
-/// When a drain is done.
+/// Condition that completes a drain.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
-    /// Nothing is dirty any more.
+    /// No dirty blocks remain.
     Empty,
-    /// Nothing is dirty any more that was written before this.
+    /// No dirty blocks remain that were written before this instant.
     Since(Instant),
-    /// As `Empty`, also if the backing file has no name any more: it gets another one.
+    /// As `Empty`, also if the backing file was unlinked: it gets another name.
     Saved,
 }
 
-/// A drain that waits would wait for ever.
+/// A drain that keeps waiting would never end.
 fn not_writable(volume: &str, why: &str) -> End {
     End::Failed(
         MessageId::DeviceWriteProtected,
         format!(
-            "{volume} cannot be written back: {why}. What is dirty stays in the cache; once the backing store may be \
-             written again, try again. To detach it with what is dirty kept: forebay volume detach {volume} --keep"
+            "{volume} cannot be written back: {why}. Dirty data stays in the cache; once the backing store \
+             is writable again, try again. To detach it and keep the dirty data: forebay volume detach \
+             {volume} --keep"
         ),
     )
 }
 
-/// It was done, and the configuration does not have it.
+/// The change was made, but writing it into the configuration failed.
 pub(super) fn not_in_file(so: &str, error: AdminError) -> AdminError {
-    let what = format!("{so}, but the configuration file has what was before: {}", error.what);
+    let what = format!("{so}, but the configuration file has the old state: {}", error.what);
     AdminError { what, ..error }
 }
 
 impl Service {
-    /// Begins jobs when their turn comes; returns when the daemon stops.
+    /// Starts jobs when their turn comes; returns when the daemon stops.
     pub(super) fn begin_jobs(self: Arc<Self>) {
         loop {
             self.note_job_numbers();
@@ -117,8 +119,8 @@ impl Service {
                 if work.stopping {
                     return;
                 }
-                // Deadlines pass without anybody's doing, so jobs that are open are looked after;
-                // else nothing is done.
+                // Deadlines can expire at any time, so open jobs need polling; without open jobs
+                // the thread sleeps.
                 let timeout = if open { LOOK } else { Duration::from_secs(3600) };
                 let waited = self.work_changed.wait_timeout(work, timeout);
                 drop(waited);
@@ -146,7 +148,8 @@ impl Service {
         }
     }
 
-    /// A job ended before its first step. What was begun for it when it was asked for is undone.
+    /// Handles a job that ended before its first step: undoes the preparations made when it was
+    /// requested.
     fn not_begun(&self, spec: &JobSpec) {
         self.forget_recordings();
         match (spec.kind, self.handle(&spec.pool)) {
@@ -159,13 +162,13 @@ impl Service {
         }
     }
 
-    /// Tells job threads to end.
+    /// Requests job threads to end.
     pub(super) fn stop_jobs(&self) {
         lock(&self.work).stopping = true;
         self.work_changed.notify_all();
     }
 
-    /// Waits for the threads of jobs; one that hangs is left behind.
+    /// Waits for the threads of jobs; abandons one that hangs.
     pub(super) fn await_jobs(&self, within: Duration) {
         let until = Instant::now() + within;
         for thread in std::mem::take(&mut lock(&self.work).threads) {
@@ -175,8 +178,8 @@ impl Service {
         }
     }
 
-    /// Waits for the answer of a pool to a change of a volume; `undo` is asked of it if the job is
-    /// cancelled.
+    /// Waits for a pool's reply to a change of a volume; if the job is cancelled, asks the pool to
+    /// `undo` it.
     fn await_change(
         &self,
         id: JobId,
@@ -225,7 +228,7 @@ impl Service {
                 self.jobs.fail(
                     id,
                     MessageId::JobStopped,
-                    "the daemon was stopped; start it again and repeat",
+                    "the daemon was stopped; start it again and repeat the command",
                 );
             }
         }
@@ -238,7 +241,7 @@ impl Service {
 
     // --- draining
 
-    /// Writes a volume back as fast as it goes, beside whatever else goes on.
+    /// Destages a volume at full speed, concurrently with all other work.
     fn flush(&self, id: JobId, volume: &str, until: Until) -> Result<(), End> {
         let (_, handle) = self.pool_of(volume)?;
         self.set_drain(&handle, volume, Drain::Full)?;
@@ -259,7 +262,7 @@ impl Service {
         Self::ask(handle, move |pool| pool.set_drain(&volume, drain))?
     }
 
-    /// Waits until a drain is done, and tells how far it is.
+    /// Waits until a drain is done, and reports its progress.
     pub(super) fn watch_drain(
         &self,
         id: JobId,
@@ -275,7 +278,7 @@ impl Service {
             let name = volume.to_owned();
             let Destaging { report, failures, not_permitted, nameless } =
                 Self::ask(handle, move |pool| pool.destage_of(&name))??;
-            // What is written back now is gone with the file.
+            // Data destaged now would be lost with the unlinked file.
             if let Some(error) = nameless.filter(|_| until != Until::Saved) {
                 return Err(error.into());
             }
@@ -290,8 +293,8 @@ impl Service {
                 },
             );
             let done = match until {
-                // What was taken in write-back before the mode changed may still become dirty, and
-                // be acknowledged so.
+                // Write-back requests received before the mode changed may still make blocks dirty,
+                // and be acknowledged as such.
                 Until::Empty | Until::Saved => report.dirty_blocks == 0 && report.write_back_requests == 0,
                 Until::Since(start) => {
                     let oldest = Duration::from_nanos(report.oldest_dirty_age);
@@ -301,7 +304,8 @@ impl Service {
             if done {
                 return self.nothing_lost(volume);
             }
-            // It has been tried since this drain began: what failed before may be mended.
+            // At least one attempt has failed since this drain began: the cause of earlier failures
+            // may have been repaired.
             if let Some(why) = not_permitted.filter(|_| failures > *failures_before.get_or_insert(failures)) {
                 return Err(not_writable(volume, &why));
             }
@@ -310,18 +314,18 @@ impl Service {
         }
     }
 
-    /// Waits a moment for those who are about to go: a client that has just closed its connection
-    /// or file is gone only when that has been received here.
+    /// Waits briefly for clients that are about to disconnect: when a client closes its connection
+    /// or file, the daemon learns of it a moment later.
     ///
-    /// Nobody can mount its block devices as long as what is returned is there.
+    /// While the returned claims exist, the volume's block devices cannot be mounted.
     ///
     /// # Errors
-    /// Who still uses the volume.
+    /// The clients that still use the volume.
     pub(super) fn await_unused(handle: &PoolHandle, volume: &str) -> Result<Claims, Users> {
         let until = Instant::now() + GOING_WITHIN;
         loop {
             let name = volume.to_owned();
-            // A pool that does not answer says so when it is asked for the change itself.
+            // A pool that does not answer reports that when it receives the change itself.
             let asked = Self::ask(handle, move |pool| (pool.users(&name), pool.block_devices(&name)));
             let (mut users, devices) = asked.unwrap_or_default();
             if users.is_empty() {
@@ -337,7 +341,7 @@ impl Service {
         }
     }
 
-    /// Nothing of a volume is lost: then what was written back is all of it.
+    /// Fails if blocks of the volume are lost: otherwise the drain wrote back everything.
     fn nothing_lost(&self, volume: &str) -> Result<(), End> {
         let (pool, handle) = self.pool_of(volume)?;
         let name = volume.to_owned();
@@ -352,9 +356,9 @@ impl Service {
         Err(End::Failed(
             MessageId::VolumeLostData,
             format!(
-                "LOST: {lost} of {volume} cannot be written back: only the cache had them, and it cannot give them back. Everything else \
-             is on the backing store. Write them again (`forebay volume show {volume}` lists them), or give them up: \
-             {give_up}"
+                "LOST: {lost} of {volume} cannot be written back: only the cache had them, and it cannot \
+                 return them. All other data is on the backing store. Write them again (`forebay volume show \
+                 {volume}` lists them), or give them up: {give_up}"
             ),
         ))
     }
@@ -363,9 +367,9 @@ impl Service {
         self.jobs.report(id, Report { left: Left::Unknown, phase, limited_by: None, errors: 0 });
     }
 
-    // --- what drains are for
+    // --- operations that drain
 
-    /// Writes back what is dirty of a volume that is to leave, and lets nothing new become dirty.
+    /// Destages the dirty blocks of a volume that is being detached, and prevents new ones.
     fn drain_to_detach(&self, id: JobId, handle: &PoolHandle, volume: &str, until: Until) -> Result<(), End> {
         let name = volume.to_owned();
         Self::ask(handle, move |pool| pool.begin_draining(&name))??;
@@ -392,7 +396,7 @@ impl Service {
             let until = if save_to.is_some() { Until::Saved } else { Until::Empty };
             self.drain_to_detach(id, &handle, volume, until)?;
         }
-        // Until the configuration has forgotten it nobody attaches it anew.
+        // Prevents attaching it again until the configuration no longer has it.
         let hold = self.hold_to_detach(id, &pool, volume);
         let hold = hold.inspect_err(|_| {
             let name = name.clone();
@@ -416,9 +420,9 @@ impl Service {
         self.phase(id, Phase::Applying);
         let mut claims = Claims::new();
         if !force {
-            // Somebody may have come while it was drained, and who is about to go gets a moment
-            // more. The pool has the last look, but for block devices: nobody can come to those as
-            // long as they are claimed.
+            // A client may have connected during the drain, and a client that is disconnecting gets
+            // a moment more. The pool makes the final check, except for block devices: nothing can
+            // open those while they are claimed.
             match Self::await_unused(&handle, volume) {
                 Ok(unused) => claims = unused,
                 Err(users) if users.are_of_devices() => {
@@ -455,22 +459,20 @@ impl Service {
         Ok(forgotten?)
     }
 
-    /// Has a volume forgotten that is not attached.
+    /// Removes a volume that is not attached.
     fn detach_absent(&self, id: JobId, pool: &str, volume: &str, how: DetachHow) -> Result<(), End> {
         self.phase(id, Phase::Applying);
         let handle = &*self.handle(pool)?;
         let name = volume.to_owned();
         let absent = Self::ask(handle, |pool| pool.absent())?.into_iter().find(|absent| absent.name == name);
         let ahead = absent.as_ref().filter(|absent| absent.is_ahead());
-        // Of one that is configured, to be kept in the cache: as if it were attached.
+        // A configured volume that stays in the cache is handled as if it were attached.
         let keeps = how == DetachHow::Keep && self.running().config.volumes.contains_key(volume);
         if let Some(ahead) = ahead.filter(|_| how != DetachHow::Discard && !keeps) {
             let (what, way_out) = (ahead.ahead(), self.way_out(absent.as_ref(), pool));
             return Err(End::Failed(
                 MessageId::Event(EventKind::VolumeAbsent),
-                format!(
-                    "{volume} is not attached, and its backing store does not have {what} of it; {way_out}"
-                ),
+                format!("{volume} is not attached, and its backing store lacks {what}; {way_out}"),
             ));
         }
         let is_ahead = ahead.is_some();
@@ -482,9 +484,9 @@ impl Service {
         }
         self.forget_volume(volume, how)?;
         let message = match (is_ahead, how) {
-            (false, _) => format!("{volume} is detached; nothing of it was dirty"),
+            (false, _) => format!("{volume} is detached; it had no dirty data"),
             (true, DetachHow::Keep) => detached_text(volume, how, None),
-            (true, _) => format!("{volume} is detached; what only the cache had is given up"),
+            (true, _) => format!("{volume} is detached; its dirty data is discarded"),
         };
         self.hub.publish(NewEvent::new(EventKind::VolumeDetached, message).volume(volume));
         for kind in [EventKind::VolumeFailed, EventKind::VolumeAbsent, EventKind::DestageFailed] {
@@ -521,7 +523,8 @@ impl Service {
         Ok(())
     }
 
-    /// Has a pool use less of its last device, or none of it. The configuration is not changed.
+    /// Reduces the part of the last device that a pool uses, possibly to nothing. Does not change
+    /// the configuration.
     pub(super) fn shrink_to(&self, id: JobId, handle: &PoolHandle, bytes: u64) -> Result<(), End> {
         self.phase(id, Phase::Draining);
         let promise = Self::ask(handle, move |pool| pool.shrink(bytes))?;
@@ -569,7 +572,8 @@ impl Service {
             true if lost.bytes > 0 => Err(End::Failed(
                 MessageId::ScrubDamage,
                 format!(
-                    "LOST: {lost} of dirty data are damaged, and nobody else has them; `forebay volume show` lists them"
+                    "LOST: {lost} of dirty data are damaged, and there is no other copy; `forebay volume \
+                     show` lists them"
                 ),
             )),
             true if report.unreadable_blocks > 0 => {
@@ -588,7 +592,7 @@ impl Service {
         self.jobs.report(id, Report { left, phase: Phase::Comparing, limited_by: None, errors });
     }
 
-    /// Watches a rebuild, which the pool has begun.
+    /// Monitors a rebuild, which the pool has started.
     fn rebuild(&self, id: JobId, pool: &str) -> Result<(), End> {
         let handle = self.handle(pool)?;
         let mut cancelled = false;
@@ -599,7 +603,7 @@ impl Service {
                 Rebuilding::Ended => {
                     return Err(End::Failed(
                         MessageId::PoolReplacement,
-                        "the new device, or the cache, failed; look at: forebay pool show".into(),
+                        "the new device, or the cache, failed; see: forebay pool show".into(),
                     ));
                 }
                 Rebuilding::Left(0) => (0, Phase::Applying),
@@ -612,7 +616,7 @@ impl Service {
             } else if lock(&self.work).stopping {
                 return Err(End::Failed(
                     MessageId::JobStopped,
-                    "the daemon was stopped; its next start begins again".into(),
+                    "the daemon was stopped; its next start begins the rebuild again".into(),
                 ));
             }
             std::thread::sleep(LOOK);

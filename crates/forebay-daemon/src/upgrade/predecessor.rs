@@ -1,4 +1,4 @@
-//! The side of the daemon that runs: it starts its successor, passes everything to it, and takes it
+//! The running daemon's side: it starts its successor, hands everything over to it, and takes it
 //! back if that fails.
 
 use super::Duties;
@@ -9,23 +9,24 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use thiserror::Error;
 
-/// Time for the successor's program to start and to read the configuration. Nobody waits for it.
+/// Time for the successor's program to start and to read the configuration. Clients do not wait for
+/// it.
 const HELLO_WITHIN: Duration = Duration::from_secs(30);
 /// Time for the successor to open everything. Clients wait for it.
 const READY_WITHIN: Duration = Duration::from_secs(120);
 
-/// Why there is no successor. The daemon goes on.
+/// Reason for the lack of a successor. The daemon continues.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Failed {
-    /// Its program cannot be started.
+    /// The program cannot be started.
     #[error("cannot start {path}: {why}", path = path.display())]
     Start { path: PathBuf, why: String },
-    /// It cannot be spoken with.
+    /// Communication failed.
     #[error("{0}")]
     Wire(#[from] WireError),
-    /// It speaks another protocol.
+    /// It has another protocol version.
     #[error(
-        "version {version} cannot take over from this one: it speaks protocol {protocol}, this is {PROTOCOL}"
+        "version {version} cannot take over from this one: it uses protocol {protocol}, this one {PROTOCOL}"
     )]
     Protocol { version: String, protocol: u32 },
     /// It gave up.
@@ -33,8 +34,8 @@ pub(crate) enum Failed {
     GaveUp(String),
 }
 
-/// A successor that has been started. Dropped before it has taken over, it is killed and waited
-/// for.
+/// A successor that has been started. If it is dropped before it has taken over, it is killed and
+/// waited for.
 #[derive(Debug)]
 pub(crate) struct Successor {
     child: Child,
@@ -47,7 +48,7 @@ impl Successor {
     /// Starts a program, and waits until it has read the configuration.
     ///
     /// # Errors
-    /// It cannot be started, ends, or is another program.
+    /// The program cannot be started, ends, or is another program.
     pub(crate) fn start(program: &Path, config: &Path) -> Result<Self, Failed> {
         let path = program.to_owned();
         let (wire, theirs) = Wire::pair()?;
@@ -57,7 +58,7 @@ impl Successor {
             .arg(config)
             .arg("--successor")
             .stdin(Stdio::from(theirs))
-            // Those are for the process that the service manager started.
+            // These are for the process that the service manager started.
             .env_remove("LISTEN_PID")
             .env_remove("LISTEN_FDS")
             .env_remove("LISTEN_FDNAMES")
@@ -81,10 +82,10 @@ impl Successor {
         &self.version
     }
 
-    /// Passes everything, and waits until the successor serves. The pools are closed.
+    /// Hands everything over, and waits until the successor serves. The pools are closed.
     ///
     /// # Errors
-    /// It does not. Once this value is dropped, its process has ended.
+    /// The successor does not serve. Once this value is dropped, its process has ended.
     pub(crate) fn pass(&self, inheritance: &Inheritance, duties: Duties) -> Result<(), Failed> {
         for listener in &inheritance.listeners {
             self.wire.pass_listener(listener)?;
@@ -100,11 +101,11 @@ impl Successor {
         }
     }
 
-    /// Clients are the successor's from now on. Should it have ended just now, they are nobody's:
-    /// that is a crash like any other.
+    /// Transfers the clients to the successor. If it has ended just now, they are lost, as in a
+    /// crash.
     pub(crate) fn let_go(mut self) {
         self.took_over = true;
-        let _ = self.wire.send_message(&Message::GoOn); // our end tells it as well
+        let _ = self.wire.send_message(&Message::GoOn); // closing this end has the same effect
     }
 }
 
@@ -118,5 +119,5 @@ impl Drop for Successor {
 }
 
 fn unclear(message: &Message) -> Failed {
-    Failed::Wire(WireError::Unclear(format!("{message:?} was not due")))
+    Failed::Wire(WireError::Unclear(format!("unexpected {message:?}")))
 }

@@ -1,9 +1,8 @@
-//! Messages between a daemon and its successor: one after the other over a socket that keeps them
-//! apart.
+//! Messages between a daemon and its successor, in sequence over a socket that preserves their
+//! boundaries.
 //!
-//! A message is JSON, which later versions may add to, then a line feed and, for a connection, the
-//! bytes that nobody has read yet. Sockets travel with the message that speaks of them, one with
-//! each.
+//! A message is JSON, to which later versions may add fields, then a line feed and, for a
+//! connection, the unread bytes. Each socket is sent with the message about it, one per message.
 
 use super::Duties;
 use forebay_export::nbd::handshake::Contexts;
@@ -24,27 +23,27 @@ use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Raised when an older program would misunderstand a message.
+/// Incremented when an older program would misunderstand a message.
 pub(super) const PROTOCOL: u32 = 2;
-/// Longest message: what a connection can have unread, and some words.
+/// Longest message: the maximum unread bytes of a connection, and some text.
 const MESSAGE_BYTES_MAX: usize = 192 << 10;
-/// A message that cannot be sent for so long never will be.
+/// Time limit for sending a message.
 const SEND_WITHIN: Duration = Duration::from_secs(10);
 
-/// Why the other side cannot be understood.
+/// Reason for a communication failure.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum WireError {
-    /// It has ended.
+    /// The peer has ended.
     #[error("the other process has ended")]
     Ended,
-    /// It says nothing.
-    #[error("the other process said nothing for {0} s")]
+    /// The peer sends nothing.
+    #[error("the other process did not respond for {0} s")]
     Late(u64),
-    /// It says something else than is due.
-    #[error("the other process is not understood: {0}")]
+    /// The peer sent an unexpected message.
+    #[error("protocol error with the other process: {0}")]
     Unclear(String),
-    /// The kernel refuses.
-    #[error("cannot speak with the other process: {0}")]
+    /// A system call failed.
+    #[error("cannot communicate with the other process: {0}")]
     System(Errno),
 }
 
@@ -52,9 +51,9 @@ pub(crate) enum WireError {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Message {
-    /// The successor is there and has read the configuration.
+    /// The successor runs and has read the configuration.
     Hello { protocol: u32, version: String },
-    /// A socket that is listened on.
+    /// A listening socket.
     Listener(Place),
     /// A connection.
     Guest {
@@ -65,13 +64,13 @@ pub(super) enum Message {
         structured: bool,
         contexts: [bool; 2],
     },
-    /// That was all; the pools are closed.
+    /// End of the sockets; the pools are closed.
     Open(Duties),
-    /// The successor serves everything, and waits for the message to go on.
+    /// The successor serves everything, and waits for `GoOn`.
     Ready,
-    /// The successor cannot, and ends.
+    /// The successor cannot take over, and ends.
     Failed(String),
-    /// Clients are the successor's.
+    /// The clients belong to the successor.
     GoOn,
 }
 
@@ -101,7 +100,7 @@ impl From<Place> for Endpoint {
     }
 }
 
-/// What came with a message.
+/// A received message with its socket and bytes.
 #[derive(Debug)]
 pub(super) struct Received {
     pub(super) message: Message,
@@ -109,19 +108,19 @@ pub(super) struct Received {
     fd: Option<OwnedFd>,
 }
 
-/// One end of the conversation.
+/// One end of the socket pair.
 #[derive(Debug)]
 pub(super) struct Wire(OwnedFd);
 
 impl Wire {
-    /// Both ends; the second is for another process.
+    /// Returns both ends; the second is for another process.
     pub(super) fn pair() -> Result<(Self, OwnedFd), WireError> {
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.map_err(WireError::System)?;
         Ok((Self::over(ours)?, theirs))
     }
 
-    /// This end of a conversation that another process has begun.
+    /// Returns this end of a socket pair that another process has created.
     pub(super) fn over(fd: OwnedFd) -> Result<Self, WireError> {
         set_socket_timeout(&fd, Timeout::Send, Some(SEND_WITHIN)).map_err(WireError::System)?;
         Ok(Self(fd))
@@ -169,7 +168,7 @@ impl Wire {
         }
     }
 
-    /// Waits for the next message, so long.
+    /// Waits for the next message, at most `timeout`.
     pub(super) fn receive(&self, timeout: Duration) -> Result<Received, WireError> {
         set_socket_timeout(&self.0, Timeout::Recv, Some(timeout)).map_err(WireError::System)?;
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
@@ -205,7 +204,7 @@ impl Wire {
 }
 
 impl Received {
-    /// As a listener or a guest, if it is one.
+    /// Converts it into a listener or a guest, if it is one.
     pub(super) fn into_socket(self) -> Result<Socket, WireError> {
         let Self { message, unread, fd } = self;
         let no_socket = || WireError::Unclear("a socket is missing".into());

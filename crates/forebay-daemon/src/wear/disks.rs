@@ -1,18 +1,19 @@
-//! Which disks are below a cache device: partitions, device-mapper, md, loop devices and files, by
-//! what sysfs says.
+//! The disks below a cache device: partitions, device-mapper, md, loop devices and files, as listed
+//! in sysfs.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-/// Devices that may be stacked on each other.
+/// Maximum depth of stacked devices.
 const DEPTH_MAX: usize = 16;
 
-/// The disks below a file or block device, as paths below `/dev`. `sys` is where sysfs is.
+/// Returns the disks below a file or block device, as paths below `/dev`. `sys` is the mount point
+/// of sysfs.
 ///
 /// # Errors
-/// There is none that is known: why, in words.
+/// No disk is known: the reason as text.
 pub(super) fn below(path: &Path, sys: &Path) -> Result<Vec<PathBuf>, String> {
     let meta = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let number = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };
@@ -20,17 +21,17 @@ pub(super) fn below(path: &Path, sys: &Path) -> Result<Vec<PathBuf>, String> {
     let mut disks = BTreeSet::new();
     collect(&sys.join("dev/block").join(&number), sys, DEPTH_MAX, &mut disks)?;
     if disks.is_empty() {
-        return Err(format!("{} is on no disk that the kernel names", path.display()));
+        return Err(format!("{} is not on any disk that the kernel lists", path.display()));
     }
     Ok(disks.into_iter().collect())
 }
 
 fn collect(node: &Path, sys: &Path, depth: usize, disks: &mut BTreeSet<PathBuf>) -> Result<(), String> {
     let Ok(node) = fs::canonicalize(node) else {
-        return Err("its file system is on no block device".into());
+        return Err("its file system is not on a block device".into());
     };
     if depth == 0 {
-        return Err(format!("{} stands on too many others", node.display()));
+        return Err(format!("{} is stacked on too many other devices", node.display()));
     }
     if node.join("partition").exists() {
         return collect(node.parent().unwrap_or(&node), sys, depth - 1, disks);
@@ -53,7 +54,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A sysfs with `vda` and its partition, `dm-0` on it and on `sdb`, and what `path` lies on.
+    /// Creates a sysfs with `vda` and its partition, `dm-0` on it and on `sdb`, and the device
+    /// below `path`.
     fn sysfs(of: &Path, lies_on: &str) -> tempfile::TempDir {
         let sys = tempfile::tempdir().unwrap();
         for folder in ["vda/vda1", "sdb/slaves", "dm-0/slaves", "dev/block"] {
@@ -84,7 +86,7 @@ mod tests {
     fn where_there_is_no_disk_it_is_said() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let sys = tempfile::tempdir().unwrap();
-        assert!(below(file.path(), sys.path()).unwrap_err().contains("on no block device"));
+        assert!(below(file.path(), sys.path()).unwrap_err().contains("not on a block device"));
         assert!(below(Path::new("/no/such/file"), sys.path()).unwrap_err().contains("/no/such/file"));
         let circle = sysfs(file.path(), "dm-0");
         fs::remove_file(circle.path().join("dm-0/slaves/vda1")).unwrap();

@@ -1,13 +1,13 @@
-//! What was written to cache devices over a week, restarts included.
+//! Amounts written to cache devices over a week, including restarts.
 //!
-//! Engines count from zero when they open a pool. Here counts go on: what a device had before is
-//! added. A note is made of all devices every ten minutes, and the notes are one file of the state
-//! directory, `wear.json`, which is replaced as a whole with each of them. What was written between
-//! the last note and a kill is not in it. A file that cannot be read is a history that begins anew:
-//! nothing depends on it but rates that are shown.
+//! Engines count from zero when they open a pool. Here counts continue: the previous amount of a
+//! device is added. Every ten minutes a note of all devices is made; the notes are one file of the
+//! state directory, `wear.json`, which is replaced as a whole with each of them. Writes between the
+//! last note and a kill are missing. If the file cannot be read, the history starts empty: only
+//! displayed rates depend on it.
 //!
-//! Times are those of the wall clock, because they must hold over a restart. Notes that are from
-//! the future, or from more than eight days ago, are dropped.
+//! Times are those of the wall clock, because they must be valid across a restart. Notes from the
+//! future, or from more than eight days ago, are dropped.
 
 use forebay_pool::{MayWait, durable};
 use serde::{Deserialize, Serialize};
@@ -16,14 +16,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Time between two notes.
+/// Interval of notes.
 pub(super) const NOTE_EVERY: Duration = Duration::from_secs(600);
-/// How long they are kept: somewhat more than a week.
+/// Time that notes are kept: somewhat more than a week.
 const KEPT: Duration = Duration::from_secs(8 * 86_400);
 /// Layout of the file.
 const VERSION: u32 = 1;
 
-/// Bytes written to each device until an instant.
+/// Bytes written to each device up to an instant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     at_unix_s: u64,
@@ -37,7 +37,7 @@ struct Stored {
     notes: VecDeque<Note>,
 }
 
-/// What an engine had counted, and what was written before it began to count.
+/// The engine's last count, and the amount written before it began to count.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     before: u64,
@@ -60,7 +60,7 @@ fn file(state_dir: &Path) -> PathBuf {
 }
 
 impl History {
-    /// That of a state directory; empty if there is none that can be read.
+    /// Returns the history of a state directory; empty if there is none that can be read.
     pub(crate) fn load(state_dir: &Path, now: SystemTime) -> Self {
         let text = std::fs::read(file(state_dir)).unwrap_or_default();
         let stored = serde_json::from_slice::<Stored>(&text).ok().filter(|stored| stored.version == VERSION);
@@ -78,23 +78,23 @@ impl History {
     /// Writes it into the state directory.
     ///
     /// # Errors
-    /// It cannot be written there.
+    /// The file cannot be written.
     pub(crate) fn save(&self, may_wait: &MayWait, state_dir: &Path) -> io::Result<()> {
         let stored = Stored { version: VERSION, notes: self.notes.clone() };
         durable::replace_json(may_wait, state_dir, &file(state_dir), &stored)
     }
 
-    /// The next note is due.
+    /// Returns true if the next note is due.
     pub(crate) fn is_due(&self, now: SystemTime) -> bool {
         self.notes.back().is_none_or(|note| {
-            // A clock that was set back is no reason to wait for it.
+            // A clock that was set back does not delay the next note.
             now.duration_since(UNIX_EPOCH + Duration::from_secs(note.at_unix_s))
                 .is_ok_and(|ago| ago >= NOTE_EVERY)
                 || note.at_unix_s > unix_s(now)
         })
     }
 
-    /// Notes what engines have counted.
+    /// Notes the counts of the engines.
     pub(crate) fn note(&mut self, now: SystemTime, by_engines: &BTreeMap<PathBuf, u64>) {
         let written_bytes =
             by_engines.iter().map(|(device, bytes)| (device.clone(), self.count(device, *bytes)));
@@ -108,7 +108,7 @@ impl History {
         self.notes.retain(|note| note.at_unix_s <= now && now - note.at_unix_s <= KEPT.as_secs());
     }
 
-    /// All that was written to a device, of which its engine has counted so much.
+    /// Returns the total amount written to a device, given its engine's count.
     fn count(&mut self, device: &Path, by_engine: u64) -> u64 {
         let counted = self.counted.entry(device.to_owned()).or_default();
         if by_engine < counted.by_engine {
@@ -118,8 +118,8 @@ impl History {
         counted.before + by_engine
     }
 
-    /// Bytes that were written to a device in the last time of this length, and the time that this
-    /// covers: at least nine tenths of it. `by_engine`: counted until now.
+    /// Returns the bytes written to a device in the last period of this length, and the time
+    /// covered: at least nine tenths of it. `by_engine`: the present count.
     pub(crate) fn written_in(
         &mut self,
         device: &Path,
@@ -176,7 +176,7 @@ mod tests {
         let mut history = History::default();
         history.note(minute(0), &of(device, 500));
         history.note(minute(30), &of(device, 2000));
-        // Opened again by the same daemon.
+        // Reopened by the same daemon.
         history.note(minute(40), &of(device, 10));
         assert_eq!(history.written_in(device, HOUR, (minute(60), 100)), Some((1600, HOUR)));
         history.note(minute(60), &of(device, 100));
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(again.written_in(device, HOUR, (minute(70), 7)), Some((1607, Duration::from_secs(4200))));
         assert_eq!(again.notes, history.notes);
         assert!(again.is_due(minute(70)) && !again.is_due(minute(69)));
-        // A file that is cut off, of another layout, or of a clock that was wrong.
+        // A file that is truncated, of another layout, or written with a wrong clock.
         let path = folder.path().join("wear.json");
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(History::load(folder.path(), minute(0) - HOUR).notes.is_empty(), "all is of the future");

@@ -1,13 +1,13 @@
-//! How worn the disks of caches are, and how long they last.
+//! Wear and remaining life of the disks of caches.
 //!
-//! A thread beside the pools asks every disk below a cache device once an hour, and when somebody
-//! looks and the last answer is older than ten minutes. What cannot be asked is said, and is never
-//! a reason to stop. The same thread notes what the engines have written, so that rates of an hour,
-//! a day and a week are known.
+//! A thread separate from the pools queries every disk below a cache device once an hour, and on a
+//! status query if the last answer is older than ten minutes. It reports disks that cannot be
+//! queried, and continues. The same thread records the amounts that the engines have written, for
+//! the rates of an hour, a day and a week.
 //!
 //! - `disks`: which disks there are.
-//! - `smartctl`: what they report.
-//! - `history`: what was written.
+//! - `smartctl`: their reports.
+//! - `history`: amounts written.
 //! - `remaining`: from rates to years.
 
 mod disks;
@@ -22,58 +22,58 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Time between two rounds without somebody who looks.
+/// Interval of rounds without status queries.
 const EVERY: Duration = Duration::from_secs(3600);
-/// And with.
+/// Minimum interval of rounds with status queries.
 const AGAIN: Duration = Duration::from_secs(600);
-/// What was found out of a cache device.
+/// Known wear of a cache device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
-    /// What its disks report.
+    /// Reports of its disks.
     pub(crate) wear: Vec<WearInfo>,
-    /// Why some or all do not.
+    /// Why some or all disks do not report.
     pub(crate) unknown: Option<String>,
 }
 
-/// What is known of all cache devices, by their paths.
+/// Known wear of all cache devices, by path.
 #[derive(Debug, Default)]
 pub(crate) struct Wear {
     found: BTreeMap<PathBuf, Found>,
     asked_at: Option<Instant>,
     wanted: bool,
-    /// What was written.
+    /// Amounts written.
     pub(crate) history: History,
 }
 
 impl Wear {
-    /// As it was known when the daemon of before ended.
+    /// Restores the state of the previous daemon.
     pub(crate) fn begin(state_dir: &Path) -> Self {
         Self { history: History::load(state_dir, SystemTime::now()), ..Self::default() }
     }
 
-    /// Somebody looks: the disks are asked again, if the last time is long enough ago.
+    /// Notes a status query: the disks are queried again if the last round is old enough.
     pub(crate) fn want(&mut self) {
         self.wanted = true;
     }
 
-    /// Disks are to be asked now.
+    /// Returns true if the disks must be queried now.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         let least = if self.wanted { AGAIN } else { EVERY };
         self.asked_at.is_none_or(|at| now.duration_since(at) >= least)
     }
 
-    /// Takes answers over.
+    /// Stores the answers of a round.
     pub(crate) fn answered(&mut self, now: Instant, found: BTreeMap<PathBuf, Found>) {
         (self.found, self.asked_at, self.wanted) = (found, Some(now), false);
     }
 
-    /// What is known of a device.
+    /// Returns the known wear of a device.
     pub(crate) fn of(&self, device: &Path) -> Option<&Found> {
         self.found.get(device)
     }
 }
 
-/// Asks the disks below a cache device. May take as long as the limit for each of them.
+/// Queries the disks below a cache device. May take the time limit for each of them.
 pub(crate) fn ask(smartctl: &Smartctl, device: &Path) -> Found {
     let disks = match disks::below(device, Path::new("/sys")) {
         Ok(disks) => disks,

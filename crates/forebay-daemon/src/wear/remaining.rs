@@ -1,38 +1,38 @@
-//! How long a flash device lasts at the rate at which it is written.
+//! Remaining life of a flash device at its present write rate.
 //!
-//! By its rating: what is left of it, at this rate. By what the device reports: it has taken so
-//! many bytes for so many percent of its life, and the rest lasts as long in proportion. The latter
-//! counts what the device moves itself and what others write to it. Both are said with the time
-//! over which the rate was seen. No rate of less than an hour says anything of years.
+//! By its rating: the rest of it, at this rate. By the device's report: it has taken so many bytes
+//! for so many percent of its life, and the rest lasts in proportion. The latter includes the
+//! device's own relocations and the writes of other programs. Both come with the period of the
+//! measured rate. A rate over less than an hour is not extrapolated to years.
 
 use forebay_admin::WearInfo;
 use std::time::Duration;
 
 const DAY_S: f64 = 86_400.0;
-/// The shortest time that a rate is taken from.
+/// Shortest period of a rate.
 const LEAST: Duration = Duration::from_secs(3600);
-/// What is further away is not told in years.
+/// Longest life expressed in years.
 const YEARS_MAX: f64 = 100.0;
 
-/// A rate, and the time that it was seen over.
+/// A rate, and the period over which it was measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     /// Bytes written.
     pub(crate) bytes: u64,
-    /// In this time.
+    /// The period.
     pub(crate) over: Duration,
-    /// How that time is called.
+    /// Name of the period.
     pub(crate) called: &'static str,
 }
 
 impl Rate {
-    /// Bytes in a day.
+    /// Returns the bytes per day.
     pub(crate) fn a_day(self) -> u64 {
         (self.bytes as f64 / self.over.as_secs_f64().max(1.0) * DAY_S) as u64
     }
 }
 
-/// How long it lasts: in words, and in days if that is known.
+/// Returns the remaining life: as text, and in days if known.
 pub(crate) fn left(rate: Option<Rate>, wear: &[WearInfo], rated_bytes: Option<u64>) -> (String, Option<u64>) {
     let Some(rate) = rate.filter(|rate| rate.over >= LEAST) else {
         return ("not known before an hour has passed".into(), None);
@@ -42,12 +42,12 @@ pub(crate) fn left(rate: Option<Rate>, wear: &[WearInfo], rated_bytes: Option<u6
         _ => None,
     };
     let (left_bytes, why) = match (rated_bytes, by_device) {
-        (_, Some((100.., _))) => return ("the device calls its rated life used up".into(), Some(0)),
+        (_, Some((100.., _))) => return ("the device reports its rated life as used up".into(), Some(0)),
         (Some(rated), _) => match wear.iter().filter_map(|disk| disk.written_bytes).max() {
             Some(written) => (rated.saturating_sub(written), "by endurance_rating".to_owned()),
             None => (
                 rated,
-                "by endurance_rating, as if nothing had been written before: the device does not say".into(),
+                "by endurance_rating, assuming no earlier writes: the device does not report them".into(),
             ),
         },
         (None, Some((used @ 1.., written))) => (
@@ -61,7 +61,7 @@ pub(crate) fn left(rate: Option<Rate>, wear: &[WearInfo], rated_bytes: Option<u6
                 None,
             );
         }
-        (None, None) => return ("not known: set endurance_rating to what its data sheet says".into(), None),
+        (None, None) => return ("not known: set endurance_rating as in its data sheet".into(), None),
     };
     let a_day = rate.a_day();
     if a_day == 0 {
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(words, "15.1 years at the rate of the last day, by endurance_rating");
         let (words, days) = left(rate(100), &[], Some(10 * TB));
         assert!(
-            days == Some(100) && words.starts_with("100 days") && words.contains("does not say"),
+            days == Some(100) && words.starts_with("100 days") && words.contains("does not report"),
             "{words}"
         );
         assert_eq!(left(rate(100), &disk(90, Some(700 * TB)), Some(600 * TB)).1, Some(0));

@@ -1,12 +1,11 @@
-//! What a disk reports of its wear: `smartctl --json` (smartmontools) is run and read.
+//! Wear reports of disks: runs `smartctl --json` (smartmontools) and reads its output.
 //!
-//! NVMe has it in its health log. SATA has it in the device statistics (ACS-3, page 7), and in
-//! attributes that each vendor numbers as it likes: those that smartmontools names alike for many
-//! models are read. SAS has an endurance indicator. What is not there is left out.
+//! NVMe reports wear in its health log. SATA reports it in the device statistics (ACS-3, page 7),
+//! and in attributes whose numbers depend on the vendor: this module reads those that smartmontools
+//! names alike for many models. SAS has an endurance indicator. Missing values are left out.
 //!
-//! The exit code of smartctl is a mask. Its two lowest bits say that nothing could be read, the
-//! others say something of the disk. Fields: `smartctl.8` and the JSON that versions 7.0 to 7.4
-//! print.
+//! The exit code of smartctl is a mask. Its two lowest bits mean that nothing could be read, the
+//! others describe the disk. Fields: `smartctl.8` and the JSON output of versions 7.0 to 7.4.
 
 use forebay_admin::WearInfo;
 use serde_json::Value;
@@ -16,32 +15,32 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// More than any disk says.
+/// Longer than the report of any disk.
 const JSON_BYTES_MAX: u64 = 4 << 20;
-/// A process that was killed is waited for so long; in the kernel it may hang for ever.
+/// Time limit for waiting for a killed process; it may hang in the kernel forever.
 const REAP: Duration = Duration::from_secs(1);
 /// A unit of NVMe's counters: a thousand sectors of 512 bytes.
 const NVME_UNIT_BYTES: u64 = 512_000;
 
-/// How disks are asked.
+/// Program and limit for querying disks.
 #[derive(Clone, Debug)]
 pub(crate) struct Smartctl {
     /// The program.
     pub(crate) program: PathBuf,
-    /// Longest time for one disk.
+    /// Time limit for one disk.
     pub(crate) limit: Duration,
 }
 
 impl Smartctl {
-    /// The program of this machine.
+    /// Returns the program of this machine.
     pub(crate) fn of_system() -> Self {
         Self { program: "smartctl".into(), limit: Duration::from_secs(20) }
     }
 
-    /// Asks a disk. Waits for it, within the limit.
+    /// Queries a disk. Waits for the answer, within the limit.
     ///
     /// # Errors
-    /// There is no answer: why, and what to do.
+    /// There is no answer: the reason, and advice.
     pub(super) fn ask(&self, disk: &Path) -> Result<WearInfo, String> {
         let mut child = Command::new(&self.program)
             .args(["--json=c", "--xall"])
@@ -61,13 +60,13 @@ impl Smartctl {
         let reader = std::thread::Builder::new().name("smartctl".into()).spawn(move || {
             let mut text = String::new();
             let read = stdout.map(|out| out.take(JSON_BYTES_MAX).read_to_string(&mut text));
-            let _ = told.send(matches!(read, Some(Ok(_))).then_some(text)); // nobody may wait any more
+            let _ = told.send(matches!(read, Some(Ok(_))).then_some(text)); // the receiver may have given up
         });
         let text = match reader {
-            Err(error) => Err(format!("no thread for smartctl: {error}")),
+            Err(error) => Err(format!("cannot create a thread for smartctl: {error}")),
             Ok(_) => match answer.recv_timeout(self.limit) {
                 Ok(Some(text)) => Ok(text),
-                Ok(None) => Err("what smartctl printed is no text".to_owned()),
+                Ok(None) => Err("the output of smartctl is not text".to_owned()),
                 Err(RecvTimeoutError::Timeout) => {
                     Err(format!("smartctl did not answer within {} s", self.limit.as_secs_f32()))
                 }
@@ -84,8 +83,7 @@ impl Smartctl {
                 Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
                 _ => {
                     let _ = child.kill();
-                    // Whoever hangs in the kernel is waited for by a thread, which nobody waits
-                    // for.
+                    // A detached thread waits for a process that hangs in the kernel.
                     let _ = std::thread::Builder::new().name("smartctl".into()).spawn(move || child.wait());
                     break None;
                 }
@@ -95,17 +93,17 @@ impl Smartctl {
     }
 }
 
-/// Reads what smartctl has printed for a disk.
+/// Parses smartctl's output for a disk.
 fn parse(disk: &Path, text: &str, code: Option<i32>) -> Result<WearInfo, String> {
-    let json: Value = serde_json::from_str(text)
-        .map_err(|error| format!("smartctl printed something else than JSON: {error}"))?;
+    let json: Value =
+        serde_json::from_str(text).map_err(|error| format!("the output of smartctl is not JSON: {error}"))?;
     let code = json["smartctl"]["exit_status"].as_i64().or(code.map(i64::from)).unwrap_or(0);
     if code & 0b11 != 0 {
         let said = json["smartctl"]["messages"][0]["string"].as_str().unwrap_or("no reason is given");
         let denied = said.to_ascii_lowercase().contains("permission denied")
             || said.to_ascii_lowercase().contains("operation not permitted");
         let hint = if denied { ": the daemon needs CAP_SYS_RAWIO, and for NVMe CAP_SYS_ADMIN" } else { "" };
-        return Err(format!("smartctl cannot ask {}: {said}{hint}", disk.display()));
+        return Err(format!("smartctl cannot query {}: {said}{hint}", disk.display()));
     }
     let mut wear = WearInfo {
         disk: disk.display().to_string(),
@@ -117,14 +115,14 @@ fn parse(disk: &Path, text: &str, code: Option<i32>) -> Result<WearInfo, String>
     nvme(&json["nvme_smart_health_information_log"], &mut wear);
     ata(&json, &mut wear);
     scsi(&json, &mut wear);
-    // smartctl 7.4 and later say it for all of them.
+    // smartctl 7.4 and later report it for all of them.
     let current = |name: &str, of: &str| json[name][of].as_u64();
     wear.used_pct = wear.used_pct.or(current("endurance_used", "current_percent"));
     wear.spare_pct = wear.spare_pct.or(current("spare_available", "current_percent"));
     wear.spare_least_pct = wear.spare_least_pct.or(current("spare_available", "threshold_percent"));
     let says = wear.used_pct.is_some() || wear.written_bytes.is_some() || wear.spare_pct.is_some();
     if !says && !wear.failing {
-        return Err(format!("{} does not say how worn it is", disk.display()));
+        return Err(format!("{} does not report its wear", disk.display()));
     }
     Ok(wear)
 }

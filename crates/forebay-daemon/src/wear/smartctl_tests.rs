@@ -26,7 +26,7 @@ fn a_worn_nvme_disk_is_of_concern() {
         "spare blocks are short",
         "reliability is degraded",
         "4 % of its spare",
-        "calls itself failing",
+        "reports that it is failing",
     ] {
         assert!(concerns.contains(word), "{word}: {concerns}");
     }
@@ -36,7 +36,7 @@ fn a_worn_nvme_disk_is_of_concern() {
 fn sata_disks_have_it_in_statistics_or_in_attributes() {
     let wear = read(include_str!("recorded/sata-devstat.json"), 0).unwrap();
     assert_eq!((wear.used_pct, wear.written_bytes), (Some(12), Some(98_765_432_100 * 512)));
-    // Old errors in its log are no reason not to read it.
+    // Old errors in its log do not make it unreadable.
     let wear = read(include_str!("recorded/sata-attributes.json"), 64).unwrap();
     assert_eq!((wear.used_pct, wear.written_bytes), (Some(5), Some(1234 * (32 << 20))));
     assert_eq!(wear.media_errors, Some(2));
@@ -56,7 +56,7 @@ fn what_cannot_be_read_is_said() {
     let virtual_disk = read(include_str!("recorded/virtio.json"), 2).unwrap_err();
     assert!(virtual_disk.contains("Unable to detect device type"), "{virtual_disk}");
     let disk = read(include_str!("recorded/rotating.json"), 0).unwrap_err();
-    assert!(disk.contains("does not say how worn"), "{disk}");
+    assert!(disk.contains("does not report its wear"), "{disk}");
     for garbage in ["", "smartctl 7.3", "[1,2", "\u{0}"] {
         assert!(read(garbage, 0).unwrap_err().contains("JSON"), "{garbage}");
     }
@@ -67,8 +67,9 @@ fn what_cannot_be_read_is_said() {
     assert_eq!(read(huge, 0).unwrap().written_bytes, Some(u64::MAX));
 }
 
-/// A program that does this instead. Another process writes it: what another test begins at that
-/// moment would have it open for writing, and "Text file busy" would be all that comes of it.
+/// Returns a program with this behaviour instead. A separate process writes it: a child forked by
+/// another test at that moment would otherwise have it open for writing, and running it would fail
+/// with "Text file busy".
 fn stand_in(script: &str) -> (tempfile::TempDir, Smartctl) {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("smartctl");

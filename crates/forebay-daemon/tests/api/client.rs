@@ -1,4 +1,4 @@
-//! A small HTTP client over any stream: what it sends is exactly what it was given.
+//! A small HTTP client over any stream: it sends exactly the given bytes.
 
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -15,13 +15,13 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// A header.
+    /// Returns a header.
     pub fn header(&self, name: &str) -> &str {
         let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.find(|(key, _)| key.eq_ignore_ascii_case(name)).map_or("", |(_, value)| value)
     }
 
-    /// The body as JSON.
+    /// Returns the body as JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
@@ -40,9 +40,9 @@ impl Answer {
     }
 }
 
-/// Sends `text` and reads until the other side closes.
+/// Sends `text` and reads until the peer closes.
 pub fn exchange(stream: &mut (impl Read + Write), text: &[u8]) -> Answer {
-    let _ = stream.write_all(text); // the other side may have answered and closed before it got all of it
+    let _ = stream.write_all(text); // the peer may have responded and closed before it received all of it
     let mut bytes = Vec::new();
     let mut piece = [0; 4096];
     while let Ok(count @ 1..) = stream.read(&mut piece) {
@@ -54,7 +54,7 @@ pub fn exchange(stream: &mut (impl Read + Write), text: &[u8]) -> Answer {
     Answer { status, head: head.to_owned(), body: body.to_owned() }
 }
 
-/// The text of a request with a JSON body, or with none.
+/// Returns the text of a request with or without a JSON body.
 pub fn request(method: &str, path: &str, body: &str) -> String {
     let kind = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
     let length = body.len();
@@ -69,7 +69,7 @@ pub fn connect(socket: &Path) -> UnixStream {
     stream
 }
 
-/// One request over a unix socket.
+/// Sends one request over a Unix socket.
 pub fn call(socket: &Path, method: &str, path: &str, body: &str) -> Answer {
     exchange(&mut connect(socket), request(method, path, body).as_bytes())
 }

@@ -1,6 +1,6 @@
 //! A daemon without devices: keeps pools, volumes, tunables and rules in memory, with the real
-//! jobs, events and rules. Complete and strict enough that a client, or a fuzzer, can be tested
-//! against it.
+//! jobs, events and rules. Complete and strict enough to test a client, or to run a fuzzer against
+//! it.
 //!
 //! A job takes [`JOB_TAKES`]. Paths and URIs that contain `broken` fail as a broken device would; a
 //! volume whose name begins with `slow` never ends its jobs by itself.
@@ -20,12 +20,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a job takes.
+/// Duration of a job.
 pub const JOB_TAKES: Duration = Duration::from_millis(100);
 const NAME_BYTES_MAX: usize = 64;
 const THINGS_MAX: usize = 1000;
 
-/// Key, default, whether it is of a pool, and what it takes.
+/// Key, default, whether it belongs to a pool, and accepted values.
 const SETTINGS: &[(&str, &str, bool, &[&str])] = &[
     ("mode", "writeback", false, &["writeback", "writethrough", "writearound", "passthrough"]),
     ("destage_order", "elevator", false, &["elevator", "fifo", "lru", "ordered"]),
@@ -52,7 +52,7 @@ struct State {
     volumes: BTreeMap<String, Volume>,
 }
 
-/// The fake.
+/// The fake daemon.
 pub struct Fake {
     state: Arc<Mutex<State>>,
     jobs: Jobs,
@@ -60,7 +60,7 @@ pub struct Fake {
 }
 
 impl Fake {
-    /// A fake without pools. Its jobs make progress as long as it lives.
+    /// Returns a fake without pools. Its jobs make progress as long as it lives.
     pub fn new() -> Arc<Self> {
         let clock = Arc::new(SystemClock::new());
         let events = Hub::new(clock.clone(), HubLimits::default());
@@ -71,12 +71,12 @@ impl Fake {
         fake
     }
 
-    /// What the API needs of it.
+    /// Returns the interfaces for the API.
     pub fn services(self: &Arc<Self>) -> Services {
         Services { admin: self.clone(), jobs: self.jobs.clone(), events: self.events.clone() }
     }
 
-    /// Sees to it that there are a pool `fast` and a volume `db`.
+    /// Ensures that there are a pool `fast` and a volume `db`.
     pub fn furnish(&self) -> Result<(), AdminError> {
         let settings = BTreeMap::new();
         if self.pool("fast").is_err() {
@@ -216,7 +216,7 @@ fn device(request: &DeviceRequest) -> Result<DeviceInfo, AdminError> {
     Ok(DeviceInfo { path: request.path.clone(), size_bytes, state: String::new(), copied: None, flash: None })
 }
 
-/// All values with these changes.
+/// Returns all values with these changes.
 fn changed(
     values: &Values,
     of_pool: bool,

@@ -1,4 +1,5 @@
-//! Levels: who may look changes nothing, by whatever way in, and is told what it would take.
+//! Access levels: a client with read access changes nothing, by any interface, and the refusal
+//! names the level required.
 
 use super::*;
 use client::{Answer, exchange, request};
@@ -29,7 +30,8 @@ fn call(stage: &Stage, token: &str, method: &str, path: &str, body: &str) -> Ans
     exchange(&mut stream, text.as_bytes())
 }
 
-/// Every operation of the API that is not a look, from its own description: none can be forgotten.
+/// Returns every operation of the API that changes something, from the API's own description: none
+/// can be forgotten.
 fn changes() -> Vec<(String, String)> {
     let document = forebay_daemon::api::document();
     let mut found = Vec::new();
@@ -77,7 +79,7 @@ fn one_token_for_both_levels_is_refused_and_not_told() {
     assert!(!text.contains(OPERATE), "{text}");
 }
 
-/// As another user: these tests run as root where that is so, and root may do everything.
+/// Calls as another user: these tests may run as root, which has full access.
 fn call_as(stage: &Stage, uid: &str, gid: &str, groups: &str, method: &str, path: &str) -> Option<String> {
     let output = std::process::Command::new("setpriv")
         .args(["--reuid", uid, "--regid", gid, "--groups", groups])

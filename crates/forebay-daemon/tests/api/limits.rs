@@ -1,4 +1,4 @@
-//! Requests that are not understood, too large, too slow or too many.
+//! Requests that are malformed, too large, too slow or too many.
 
 use super::*;
 use client::{connect, exchange, request};
@@ -71,7 +71,8 @@ fn slow_clients_lose_their_connection() {
     assert_eq!(stage.call("GET", "/v1/daemon", "").status, 200);
 }
 
-/// A client that asks and asks and never reads fills its socket, and is closed then.
+/// A client that keeps sending requests and never reads fills its socket, and its connection is
+/// closed.
 #[test]
 fn a_client_that_does_not_read_loses_its_connection() {
     let stage = Stage::with(|options| options.limits.write_timeout = Duration::from_millis(300));
@@ -79,7 +80,7 @@ fn a_client_that_does_not_read_loses_its_connection() {
     stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
     let ask = "GET /v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
     let closed = (0..1000).find_map(|_| stream.write_all(ask.as_bytes()).err());
-    let kind = closed.unwrap().kind(); // which of the two: whether the server still had something to read
+    let kind = closed.unwrap().kind(); // depends on whether the server still had something to read
     assert!(matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{kind}");
 }
 

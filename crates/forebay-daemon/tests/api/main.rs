@@ -1,5 +1,5 @@
-//! The admin API over real sockets, on a control without devices: every route, every form of error,
-//! token, TLS, limits.
+//! The admin API over real sockets, with a fake daemon: every route, every form of error, token,
+//! TLS, limits.
 #![allow(clippy::unwrap_used, reason = "tests and what they share")]
 
 #[allow(unreachable_pub, reason = "shared with an example")]
@@ -30,7 +30,7 @@ impl Stage {
         Self::with(|_| {})
     }
 
-    /// With one pool and one volume, and options changed by `change`.
+    /// Starts a server with one pool and one volume, and options changed by `change`.
     fn with(change: impl FnOnce(&mut ApiOptions)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let fake = fake::Fake::new();
@@ -51,7 +51,7 @@ fn options(folder: &tempfile::TempDir) -> ApiOptions {
     ApiOptions::at(folder.path().join("admin.sock"))
 }
 
-/// TCP on a free port of loopback with this token in a file of mode `mode`.
+/// Returns options for TCP on a free port of loopback with this token in a file of mode `mode`.
 fn tcp_options(folder: &std::path::Path, token: &str, mode: u32) -> TcpOptions {
     let token_file = folder.join("token");
     std::fs::write(&token_file, token).unwrap();

@@ -1,4 +1,5 @@
-//! The OpenAPI document is the one in `docs/`, complete, and what is served.
+//! The OpenAPI document is identical to the one in `docs/`, complete, and matches the served
+//! routes.
 
 use super::*;
 use std::path::Path;
@@ -33,7 +34,7 @@ fn every_reference_in_the_document_leads_somewhere() {
     assert!(count > 50, "only {count} references: the document was not understood");
 }
 
-/// As JSON Schema 2020-12 wants it: tuples make utoipa write a list.
+/// As JSON Schema 2020-12 requires: utoipa writes a list for tuples.
 #[test]
 fn items_of_arrays_are_schemas() {
     fn check(value: &serde_json::Value, at: &str) {

@@ -1,10 +1,10 @@
-//! Every route, with what it does and what it refuses.
+//! Every route, with its effect and its refusals.
 
 use super::*;
 use std::io::{BufRead, BufReader, Write};
 use std::time::{Duration, Instant};
 
-/// Waits until a job that an answer accepted has ended; gives its state.
+/// Waits until an accepted job has ended; returns its state.
 fn end_of(stage: &Stage, accepted: &client::Answer) -> String {
     assert_eq!(accepted.status, 202, "{accepted:?}");
     let path = accepted.header("location");
@@ -168,7 +168,7 @@ fn jobs_are_listed_waited_for_and_cancelled() {
     stage.call("DELETE", done.header("location"), "").problem(409, "conflict");
 }
 
-/// More clients wait than there are threads, and questions are answered all the same.
+/// More clients wait than there are threads, and queries are still answered.
 #[test]
 fn waiting_for_jobs_takes_no_threads() {
     let stage = Stage::new();

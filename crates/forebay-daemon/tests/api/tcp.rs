@@ -17,7 +17,7 @@ fn connect(stage: &Stage) -> TcpStream {
     stream
 }
 
-/// One request with these lines among its headers.
+/// Sends one request with these additional header lines.
 fn call(stage: &Stage, path: &str, headers: &str) -> Answer {
     let text =
         request("GET", path, "").replace("Host: localhost\r\n", &format!("Host: localhost\r\n{headers}"));
@@ -68,7 +68,7 @@ fn strangers_do_not_lock_out_who_has_the_token() {
     let mut known: Vec<TcpStream> = (0..2).map(|_| asked(&stage, &ask)).collect();
     let strangers: Vec<TcpStream> = (0..5).map(|_| connect(&stage)).collect();
     known.push(asked(&stage, &ask));
-    // All places are those of clients with a token: nobody has to leave.
+    // Authenticated clients have all places: no connection is closed.
     call(&stage, "/v1/daemon", &right).problem(503, "unavailable");
     for stream in &mut known {
         assert_eq!(status_of(stream, &ask), 200);
@@ -76,14 +76,14 @@ fn strangers_do_not_lock_out_who_has_the_token() {
     drop(strangers);
 }
 
-/// A connection on which one request was answered, and which stays open.
+/// Returns a connection on which one request was answered, and which stays open.
 fn asked(stage: &Stage, request: &str) -> TcpStream {
     let mut stream = connect(stage);
     assert_eq!(status_of(&mut stream, request), 200);
     stream
 }
 
-/// Asks on a connection that stays open.
+/// Sends a request on a connection that stays open.
 fn status_of(stream: &mut TcpStream, request: &str) -> u16 {
     stream.write_all(request.as_bytes()).unwrap();
     let mut head = Vec::new();
@@ -123,7 +123,7 @@ fn plaintext_beyond_loopback_and_bad_tokens_are_refused() {
     assert!(refused(missing).contains("cannot be read"));
 }
 
-/// A certificate for `localhost` and its key, in files.
+/// Returns a certificate for `localhost` and its key, in files.
 fn certificate(folder: &std::path::Path) -> (TlsFiles, CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let files = TlsFiles { cert_file: folder.join("cert.pem"), key_file: folder.join("key.pem") };
@@ -173,7 +173,8 @@ fn tls_serves_and_plaintext_gets_nothing() {
     assert!(refused(tcp(swapped)).contains("no certificate"));
     let other = certificate(tempfile::tempdir_in(folder.path()).unwrap().keep().as_path()).0;
     let mixed = TlsFiles { cert_file: files.cert_file.clone(), key_file: other.key_file };
-    assert!(refused(tcp(mixed)).contains("does not go with"));
+    let text = refused(tcp(mixed));
+    assert!(text.contains("does not match"), "{text}");
     set_mode(&files.key_file, 0o644);
     assert!(refused(tcp(files)).contains("mode 0644"));
 }

@@ -1,4 +1,4 @@
-//! The dashboard: its files, to whom they are given, and what pages of others get.
+//! The dashboard: its files, access to them, and responses to pages of other origins.
 
 use super::*;
 use client::{Answer, exchange};
@@ -13,7 +13,7 @@ fn with_tcp() -> Stage {
     })
 }
 
-/// A request with these headers besides the usual ones.
+/// Sends a request with these additional headers.
 fn call(mut stream: impl std::io::Read + std::io::Write, line: &str, headers: &str) -> Answer {
     let host = if headers.contains("Host:") { "" } else { "Host: localhost\r\n" };
     let text = format!("{line} HTTP/1.1\r\n{host}Connection: close\r\n{headers}\r\n");

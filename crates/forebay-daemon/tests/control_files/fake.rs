@@ -1,4 +1,4 @@
-//! A daemon that is made up: two pools, two volumes, flushes that end when the test says so.
+//! A fake daemon: two pools, two volumes, flushes that end when the test decides.
 
 use forebay_admin::MessageId;
 use forebay_admin::*;
@@ -12,9 +12,9 @@ pub(crate) struct State {
     pub(crate) settings: BTreeMap<String, String>,
     pub(crate) jobs: Vec<JobInfo>,
     pub(crate) rules: Vec<(u64, String)>,
-    /// Questions for the statistics of "slow" wait until this is unset.
+    /// Requests for the statistics of "slow" block until this is unset.
     pub(crate) stuck: bool,
-    /// How many of them wait.
+    /// Number of blocked requests.
     pub(crate) stuck_now: usize,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// Changes something and tells everybody.
+    /// Changes the state and notifies all waiters.
     pub(crate) fn change(&self, how: impl FnOnce(&mut State)) {
         how(&mut self.state.lock().unwrap());
         self.changed.notify_all();
@@ -39,7 +39,7 @@ impl Fake {
         });
     }
 
-    /// Waits for something to come true.
+    /// Waits until a condition holds.
     pub(crate) fn wait(&self, what: &str, ready: impl Fn(&State) -> bool) {
         let state = self.state.lock().unwrap();
         let timeout = Duration::from_secs(20);

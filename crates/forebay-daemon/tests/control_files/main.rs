@@ -1,5 +1,5 @@
-//! The control file system against the real kernel, with a daemon that is made up. Skipped, with a
-//! line on stdout, where `/dev/fuse` cannot be opened.
+//! The control file system against the real kernel, with a fake daemon. Skipped, with a line on
+//! stdout, where `/dev/fuse` cannot be opened.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -64,7 +64,7 @@ impl Mounted {
         std::fs::read_to_string(self.path.join(file)).unwrap()
     }
 
-    /// Writes in one `write(2)`; the error number.
+    /// Writes in one `write(2)`; returns the error number.
     fn write(&self, file: &str, text: &str) -> Result<(), i32> {
         let mut file = OpenOptions::new().write(true).truncate(true).open(self.path.join(file)).unwrap();
         let written = file.write(text.as_bytes()).map_err(|error| error.raw_os_error().unwrap())?;
@@ -72,7 +72,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// `echo 1 > flush`, which has begun its job.
+    /// Runs `echo 1 > flush`, and waits until its job has begun.
     fn flushing(&self) -> (Child, String) {
         let jobs = self.fake.state.lock().unwrap().jobs.len();
         let mut echo = Command::new("sh");
@@ -97,7 +97,7 @@ fn end(mut child: Child) -> (bool, String) {
     (output.status.success(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// Opens a file until it cannot, says why not and how often it could, and holds all until its input
+/// Opens a file until that fails, prints the reason and the count, and holds all until its input
 /// ends.
 const HOLD: &str = "exec 2>&1; n=0; while exec {fd}<alarms; do n=$((n + 1)); done; echo $n; cat";
 
@@ -240,8 +240,7 @@ fn a_flush_blocks_its_writer_and_nobody_else() {
 #[test]
 fn an_interrupt_ends_the_wait_and_not_the_job() {
     let Some(m) = mounted() else { return };
-    // Not SIGINT: a shell lets what it starts in the background ignore that, and so do its
-    // children.
+    // Not SIGINT: a shell starts background processes with it ignored, and so do their children.
     for signal in ["TERM", "KILL"] {
         let (child, job) = m.flushing();
         std::thread::sleep(Duration::from_millis(50));
@@ -305,7 +304,7 @@ fn unmounting_ends_what_is_open() {
     assert_eq!(m.fake.state.lock().unwrap().jobs.iter().find(|j| j.id == job).unwrap().state, "running");
     assert!(open.read(&mut [0; 9]).is_err());
     assert!(!m.path.exists(), "the directory was made for the mount");
-    // And once more at the same place.
+    // And again at the same path.
     let fs = forebay_daemon::control_files::mount(&m.path, m.fake.clone()).unwrap();
     assert_eq!(m.ok("cat daemon/version; ls"), "1.2.3\ndaemon\njobs\npools\nvolumes\n");
     let second = forebay_daemon::control_files::mount(&m.path, m.fake.clone()).unwrap_err();

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_closed_counts_no_more() {
+    fn closed_handles_do_not_count() {
         let limits = UserLimits { handles_max: 2, bytes_max: 10, ..UserLimits::NONE };
         let mut handles = Handles::new(8, limits);
         for _ in 0..100 {

@@ -180,7 +180,7 @@ const FORGET_ONE_BYTES: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Malformed {
     /// It is shorter than its header, or its length differs from the one in the header.
-    #[error("a FUSE request of {received_bytes} bytes says that it has {said_bytes}")]
+    #[error("a FUSE request of {received_bytes} bytes gives its length as {said_bytes}")]
     Length {
         /// Bytes received.
         received_bytes: usize,
@@ -188,7 +188,7 @@ pub enum Malformed {
         said_bytes: u32,
     },
     /// Its body is too short, or has an impossible value.
-    #[error("FUSE request {unique} (operation {opcode}) has a body that makes no sense")]
+    #[error("FUSE request {unique} (operation {opcode}) has an invalid body")]
     Body {
         /// Operation.
         opcode: u32,

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_contradict_each_other_are_refused() {
+    fn contradictory_lengths_are_refused() {
         let with = |at: usize, value: u32| {
             let mut head = write_head();
             head[at..at + 4].copy_from_slice(&value.to_le_bytes());

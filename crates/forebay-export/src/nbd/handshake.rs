@@ -225,7 +225,7 @@ impl Handshake {
             },
             opt::STRUCTURED_REPLY => self.structured_reply(data, out),
             opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => self.meta_context(option, data, exports, out),
-            opt::STARTTLS if self.tls == Tls::Active => Err(Malformed("TLS is there already")),
+            opt::STARTTLS if self.tls == Tls::Active => Err(Malformed("TLS is already active")),
             opt::STARTTLS => {
                 codec::encode_option_reply(out, option, rep::ERR_POLICY, b"TLS is not offered here");
                 Ok(())

@@ -103,18 +103,18 @@ pub enum CloseReason {
     #[error("the client gave up during the handshake")]
     Aborted,
     /// EXPORT_NAME for an export that does not exist; the protocol has no other reply.
-    #[error("the client asked for an unknown export in the old way, which can only be answered by closing")]
+    #[error("the client requested an unknown export with EXPORT_NAME, which can only be answered by closing")]
     UnknownExport,
     /// EXPORT_NAME for an export at its limit on connections; the protocol has no other reply.
     #[error("the export has as many connections as it may have (connections_max)")]
     ExportFull,
     /// EXPORT_NAME before TLS; the protocol has no other reply.
     #[error(
-        "the client asked for an export in the old way before TLS, which can only be answered by closing"
+        "the client requested an export with EXPORT_NAME before TLS, which can only be answered by closing"
     )]
     TlsRequired,
     /// Plaintext bytes behind STARTTLS, which could be taken for encrypted ones.
-    #[error("data followed STARTTLS before it was answered: somebody may have injected it")]
+    #[error("data followed STARTTLS before it was answered: it may have been injected")]
     DataBehindStartTls,
     /// Flags that this server did not offer.
     #[error("unknown client flags {0:#x}")]

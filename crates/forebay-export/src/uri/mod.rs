@@ -192,7 +192,7 @@ impl FromStr for ExportUri {
             "vhost-user" => parse_vhost_user(Text { example: EXAMPLE_VHOST_USER, ..text }),
             "s3" => Err(text.error(0, "s3: is for backing stores, not for exports")),
             "nbd+vsock" => Err(text.error(0, "NBD over vsock is not supported yet")),
-            name => Err(text.error(0, format!("{name}: is no way to export a volume"))),
+            name => Err(text.error(0, format!("{name}: is not a scheme of exports"))),
         }
     }
 }
@@ -240,7 +240,7 @@ fn parse_tcp(text: Text<'_>, scheme: &str) -> Result<ExportUri, UriError> {
     let query_at = (start + path.len() + 1).min(text.whole.len());
     let Parameters { socket, guards, permissions } = parse_query(text, query_at, query, scheme)?;
     if socket.is_some() {
-        return Err(text.error(query_at, format!("a socket's path goes with {scheme}+unix:")));
+        return Err(text.error(query_at, format!("a socket's path needs {scheme}+unix:")));
     }
     if permissions != FilePermissions::default() {
         let problem = format!("mode=, user= and group= are those of a socket's file: {scheme}+unix: has one");
@@ -339,7 +339,7 @@ fn parse_query<'a>(
             Some(("socket", _)) if found.socket.is_some() => return Err(twice("socket")),
             Some(("socket", value)) => found.socket = Some((at + "socket=".len(), value)),
             Some(("tls", _)) if !with_tls => {
-                return Err(text.error(at, format!("tls= goes with {}:", scheme.replacen("nbd", "nbds", 1))));
+                return Err(text.error(at, format!("tls= needs {}:", scheme.replacen("nbd", "nbds", 1))));
             }
             Some((key @ ("tls" | "access"), value)) => {
                 let guards = &mut found.guards;
@@ -515,7 +515,8 @@ impl FromStr for BackingUri {
                 Err(text.error(0, format!("{name}: is for exports, not for backing stores")))
             }
             name => {
-                let problem = format!("{name}: is no kind of backing store; write ./{whole} if it is a file");
+                let problem =
+                    format!("{name}: is not a kind of backing store; write ./{whole} if it is a file");
                 Err(text.error(0, problem))
             }
         }
@@ -530,7 +531,7 @@ fn parse_file(text: Text<'_>) -> Result<BackingUri, UriError> {
 fn parse_fuse(text: Text<'_>) -> Result<ExportUri, UriError> {
     let path = path_behind(text, "fuse:")?;
     if !path.is_absolute() || path.file_name().is_none() {
-        return Err(text.error("fuse:".len(), "the path of a file is needed, from the root on"));
+        return Err(text.error("fuse:".len(), "the absolute path of a file is needed"));
     }
     Ok(ExportUri::Fuse { path })
 }
@@ -587,7 +588,7 @@ fn parse_vhost_user(text: Text<'_>) -> Result<ExportUri, UriError> {
         query_at += pair.len() + 1;
     }
     if !path.is_absolute() || path.file_name().is_none() {
-        return Err(text.error(at, "the path of a socket is needed, from the root on"));
+        return Err(text.error(at, "the absolute path of a socket is needed"));
     }
     if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
         return Err(text.error(at, format!("a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes")));

@@ -37,7 +37,7 @@ fn vhost_user(path: &str) -> ExportUri {
 }
 
 #[test]
-fn good_exports() {
+fn valid_exports_are_parsed() {
     for (text, expected) in [
         ("nbd+unix:///db?socket=/run/f.sock", unix("db", "/run/f.sock")),
         ("nbd+unix:///?socket=f.sock", unix("", "f.sock")),
@@ -75,21 +75,21 @@ fn good_exports() {
 }
 
 #[test]
-fn bad_exports_say_where() {
+fn bad_exports_report_the_position() {
     for (text, at, problem) in [
         ("", 0, "needs a scheme"),
         ("/run/f.sock", 0, "needs a scheme"),
         ("fuse:", 5, "path is missing"),
-        ("fuse:mnt/x", 5, "from the root"),
-        ("fuse:/", 5, "from the root"),
-        ("fuse:/mnt/..", 5, "from the root"),
+        ("fuse:mnt/x", 5, "absolute path"),
+        ("fuse:/", 5, "absolute path"),
+        ("fuse:/mnt/..", 5, "absolute path"),
         ("fuse://host/x", 7, "no host"),
         ("fuse:/a?b", 7, "%3F and %23 in a fuse: URI"),
         ("ublk:/dev/x", 5, "letters, digits"),
         ("ublk:a b", 6, "letters, digits"),
         ("ublk:.x", 5, "begin with a dot"),
         ("vhost-user:", 11, "path is missing"),
-        ("vhost-user:s", 11, "from the root"),
+        ("vhost-user:s", 11, "absolute path"),
         ("vhost-user://host/s", 13, "no host"),
         ("vhost-user:/s?x", 14, "written as %3F"),
         ("vhost-user:/s?mode=660&tls=x", 23, "mode=, user= and group= are known"),
@@ -107,10 +107,10 @@ fn bad_exports_say_where() {
         ("nbds://h/x?tls=", 15, "name of a section"),
         ("nbds://h/x?tls=a/b", 15, "name of a section"),
         ("nbds://h/x?tls=a&tls=b", 17, "tls= is given twice"),
-        ("nbd://h/x?tls=a", 10, "tls= goes with nbds:"),
-        ("nbd+unix:///x?socket=/s&tls=a", 24, "tls= goes with nbds+unix:"),
+        ("nbd://h/x?tls=a", 10, "tls= needs nbds:"),
+        ("nbd+unix:///x?socket=/s&tls=a", 24, "tls= needs nbds+unix:"),
         ("nbd://h/x?name=a", 10, "unknown parameter \"name\""),
-        ("http://h/x", 0, "no way to export"),
+        ("http://h/x", 0, "not a scheme of exports"),
         ("nbd+unix:/db?socket=/s", 9, "\"//\" is missing"),
         ("nbd+unix://db?socket=/s", 11, "three slashes"),
         ("nbd+unix:///db", 14, "?socket=/path is missing"),
@@ -160,7 +160,7 @@ fn an_error_is_one_helpful_line() {
 }
 
 #[test]
-fn backing_stores() {
+fn backing_stores_are_parsed() {
     let file = |path: &str| Ok(BackingUri::File(path.into()));
     let device = |path: &str| Ok(BackingUri::Device(path.into()));
     assert_eq!("file:/p".parse(), file("/p"));
@@ -186,7 +186,7 @@ fn backing_stores() {
         ("s3://bucket/prefix", 0, "not supported yet"),
         ("fuse:/m", 0, "for exports"),
         ("ublk:m", 0, "for exports"),
-        ("ftp://h/x", 0, "no kind of backing store"),
+        ("ftp://h/x", 0, "not a kind of backing store"),
         ("a\0b", 1, "zero byte"),
     ] {
         let error = text.parse::<BackingUri>().unwrap_err();
@@ -197,7 +197,7 @@ fn backing_stores() {
 
 proptest! {
     #[test]
-    fn what_is_printed_reads_back_the_same(name in "\\PC{0,20}", socket in "/\\PC{1,20}", port in 1..=u16::MAX, mode in 0..=0o777u32) {
+    fn printed_uri_reads_back(name in "\\PC{0,20}", socket in "/\\PC{1,20}", port in 1..=u16::MAX, mode in 0..=0o777u32) {
         let uri = unix(&name, &socket);
         prop_assert_eq!(uri.to_string().parse(), Ok(uri));
         let uri = tcp("10.0.0.1", port, &name);

@@ -344,7 +344,7 @@ mod tests {
     const NOTHING: Work = Work::Answered(Status::Ok, 0);
 
     #[test]
-    fn reads_and_writes_have_their_range_and_exactly_its_bytes() {
+    fn transfers_have_their_range_and_its_bytes() {
         let Work::Transfer { request, data } = work(IN, 3, &[], 1024) else { panic!() };
         let read = ClientRequest { operation: Operation::Read, offset_bytes: 1536, length_bytes: 1024 };
         assert_eq!((request, memory::total(&data)), (read, 1024));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_or_cut_fails() {
+    fn requests_outside_or_cut_fail() {
         for (kind, sector, out, into) in [
             (IN, 2049, 0, 512),
             (OUT, 2048, 1024, 0),
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_sees_the_name_and_unknown_requests_are_told_so() {
+    fn guest_sees_the_name_as_device_id() {
         let (memory, request) = parsed(GET_ID, 0, &[], 20, feature::ALL);
         assert_eq!(request.work, Work::Answered(Status::Ok, 20));
         let mut name = [0; 20];
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_told_whatever_else_is_wrong() {
+    fn status_is_written_whatever_else_is_wrong() {
         let (memory, request) = parsed(IN, 0, &[], 512, feature::ALL);
         assert_eq!(request.answer(&memory, Status::Ok), Ok(513));
         assert_eq!(memory.read_obj::<u8>(GuestAddress(STATUS)).unwrap(), 0);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_says_what_drivers_need() {
+    fn configuration_has_what_drivers_need() {
         let config = device().config();
         let number = |at: usize| u32::from_le_bytes(config[at..at + 4].try_into().unwrap());
         assert_eq!((number(0), number(4)), (2049, 0));

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_comes_back_in_that_order() {
+    fn taken_requests_are_recovered_in_order() {
         let area = area();
         let mut first = open(&area);
         assert!(first.recover(0).unwrap().is_empty());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_between_used_and_unmarked_completes_nothing_twice() {
+    fn kill_before_unmarking_completes_once() {
         let area = area();
         let mut first = open(&area);
         [4, 1].into_iter().for_each(|head| first.take(head).unwrap());
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_lies_there_is_bounded() {
+    fn hostile_inflight_area_is_bounded() {
         let area = area();
         for at in 0..2 * bytes_for(8) {
             area.write_obj(0xA5u8, GuestAddress(at)).unwrap();

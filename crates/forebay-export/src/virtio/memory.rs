@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_taken_from_the_front_and_a_status_from_the_back() {
+    fn header_is_cut_in_front_and_status_at_end() {
         let mut taken = segments();
         drop_front(&mut taken, 4);
         assert_eq!(taken, segments()[2..]);

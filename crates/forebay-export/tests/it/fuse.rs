@@ -114,7 +114,7 @@ fn init_agrees_on_what_both_sides_can() {
 }
 
 #[test]
-fn the_ring_is_agreed_on_only_if_both_want_it() {
+fn ring_needs_agreement_of_both_sides() {
     let agreed = |offer: &[u32], ring_payload_bytes_max| {
         let limits = Limits { ring_payload_bytes_max, ..Limits::default() };
         let mut session = Session::new(VolumeTree::new(None, SIZE, (0, 0), 1), limits);
@@ -159,7 +159,7 @@ fn the_tree_of_a_volume_is_one_file() {
 }
 
 #[test]
-fn reads_and_writes_become_requests_within_the_volume() {
+fn transfers_stay_within_the_volume() {
     let mut session = volume();
     let handle = opened(&mut session, FILE, 2);
     let (FuseStep::Volume(read), answer) =
@@ -238,7 +238,7 @@ fn holes_and_ranges_of_zeroes_are_zeroes() {
 }
 
 #[test]
-fn the_size_of_a_volume_stays_and_its_owner_may_change() {
+fn volume_size_is_fixed_but_owner_is_not() {
     let mut session = volume();
     let change = |valid: u32, size: u64, mode: u32, uid: u32| {
         let mut body = [words(&[valid, 0]), longs(&[0, size])].concat();
@@ -263,7 +263,7 @@ fn the_size_of_a_volume_stays_and_its_owner_may_change() {
 }
 
 #[test]
-fn open_files_have_a_bound_and_their_numbers_come_back() {
+fn open_files_are_bounded() {
     let limits = Limits { handles_max: 3, ..Limits::default() };
     let mut session = begun(VolumeTree::new(None, SIZE, (0, 0), 1), limits);
     let handles: Vec<u64> = (0..3).map(|_| opened(&mut session, 1, 0)).collect();
@@ -325,7 +325,7 @@ fn a_listing_in_small_pieces_is_complete() {
 }
 
 #[test]
-fn a_control_file_is_read_as_it_was_when_opened_and_written_as_one_text() {
+fn control_file_is_read_as_of_its_opening() {
     let mut session = control(9);
     let (_, answer) = step(&mut session, &request(opcode::LOOKUP, 1, b"file-7\0"));
     let node = long_at(&answer, 16);
@@ -353,7 +353,7 @@ fn a_control_file_is_read_as_it_was_when_opened_and_written_as_one_text() {
 }
 
 #[test]
-fn forgotten_nodes_are_gone_and_their_numbers_are_not_used_again() {
+fn forgotten_node_numbers_are_not_reused() {
     let mut session = control(9);
     let look = request(opcode::LOOKUP, 1, b"file-1\0");
     let first = long_at(&step(&mut session, &look).1, 16);
@@ -386,7 +386,7 @@ fn files_can_have_a_node_for_each_lookup() {
 }
 
 #[test]
-fn a_prepared_tree_needs_what_it_is_asked_and_has_it_at_hand() {
+fn prepared_tree_needs_only_what_is_asked() {
     use forebay_export::fuse::{Found, Need, Prepared, prepared};
     let mut session = begun(ControlTree::new(Prepared::new(), (0, 0), 1), Limits::default());
     let file = NodeKind::File { permissions: 0o644 };

@@ -52,7 +52,7 @@ fn kinds(replies: &[(u32, Vec<u8>)]) -> Vec<u32> {
 const ACK: (u32, Vec<u8>) = (rep::ACK, Vec::new());
 
 #[test]
-fn client_flags_that_were_not_offered_end_the_connection() {
+fn unknown_client_flags_close_connection() {
     assert_eq!(greeted(4).closed(), Some(CloseReason::BadClientFlags(4)));
     assert_eq!(greeted(1 << 31).closed(), Some(CloseReason::BadClientFlags(1 << 31)));
     for flags in 0..=3 {
@@ -138,7 +138,7 @@ fn info_gives_what_was_asked_for() {
 }
 
 #[test]
-fn bad_info_is_refused_and_the_handshake_goes_on() {
+fn bad_info_keeps_the_handshake_alive() {
     let mut peer = greeted(3);
     let good = go("db", &[info::NAME]);
     let mut long = good.clone();
@@ -259,7 +259,7 @@ fn bad_meta_context_queries_are_refused() {
 }
 
 #[test]
-fn what_is_not_supported_says_so() {
+fn unsupported_options_are_refused() {
     let mut peer = greeted(3);
     for data in [&b""[..], b"data"] {
         assert_eq!(kinds(&ask(&mut peer, opt::STARTTLS, data)), [rep::ERR_POLICY]);
@@ -289,7 +289,7 @@ fn long_options_are_skipped_and_refused() {
 }
 
 #[test]
-fn there_is_an_end_to_haggling() {
+fn number_of_options_is_limited() {
     let mut peer = greeted_with(3, Limits { options_max: 3, ..Limits::default() });
     for _ in 0..3 {
         assert_eq!(kinds(&ask(&mut peer, 99, &[])), [rep::ERR_UNSUP]);
@@ -311,7 +311,7 @@ fn bad_magic_closes() {
 }
 
 #[test]
-fn the_client_gets_through_every_way() {
+fn client_succeeds_with_each_handshake() {
     for structured in [false, true] {
         for export_name in [false, true] {
             let wishes = Wishes { structured, export_name, ..Wishes::default() };

@@ -173,7 +173,7 @@ proptest! {
     }
 
     #[test]
-    fn a_session_survives_a_damaged_conversation(
+    fn session_survives_a_damaged_conversation(
         damages in prop::collection::vec(damage(), 1..6),
         piece in 1..3000_usize,
         payload in payload(),
@@ -204,7 +204,7 @@ proptest! {
 /// The same damage on every run and machine: each byte of a conversation set to each of a few
 /// values, each 32-bit word to each of a few more, the conversation cut at every byte.
 #[test]
-fn every_single_byte_and_word_damaged() {
+fn session_survives_damage_at_each_byte() {
     let good = conversation();
     let whole = survive(&good, usize::MAX, Payload::Copy);
     assert_eq!(whole.closed(), Some(CloseReason::Disconnected));
@@ -229,7 +229,7 @@ fn every_single_byte_and_word_damaged() {
 
 /// Named hostile conversations, each with its required end.
 #[test]
-fn a_corpus_of_nasty_clients() {
+fn session_survives_hostile_clients() {
     let flags = 3_u32.to_be_bytes().to_vec();
     let option = |option: u32, length: u32| {
         [&MAGIC_OPTION.to_be_bytes()[..], &option.to_be_bytes(), &length.to_be_bytes()].concat()
@@ -287,7 +287,7 @@ fn a_corpus_of_nasty_clients() {
 /// Named false replies of a server to a read of 100 bytes at 1000 (cookie 1) and a status query
 /// (cookie 2), with the client's error.
 #[test]
-fn a_corpus_of_lying_servers() {
+fn client_survives_lying_servers() {
     let chunk = |flags: u16, kind: u16, cookie: u64, payload: &[u8]| {
         let head = ChunkHeader { flags, kind, cookie, length: payload.len() as u32 };
         [&head.encode()[..], payload].concat()

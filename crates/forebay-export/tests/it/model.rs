@@ -174,7 +174,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn a_client_sees_what_the_model_says(
+    fn client_agrees_with_the_model(
         ops in prop::collection::vec(op(), 1..60),
         structured: bool,
         chunk in prop_oneof![Just(usize::MAX), 1..100_usize, 100..10_000_usize],
@@ -211,7 +211,7 @@ proptest! {
 }
 
 #[test]
-fn the_plain_calls_of_the_client() {
+fn client_calls_split_long_transfers() {
     let mut client =
         NbdClient::handshake(Pipe::new(Peer::new(two_exports()), 100_000), "db", &Wishes::default()).unwrap();
     assert_eq!(client.size_bytes(), 8 << 30);

@@ -148,7 +148,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(5000))]
 
     #[test]
-    fn cut_anywhere(
+    fn cuts_anywhere_change_nothing(
         mut cuts in prop::collection::vec(0..everything().len(), 0..20),
         payload in prop::sample::select(vec![Payload::Copy, Payload::Direct]),
     ) {

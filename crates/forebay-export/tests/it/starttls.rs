@@ -54,7 +54,7 @@ const OTHERS: [u32; 10] = [
 ];
 
 #[test]
-fn where_tls_is_required_nothing_is_told_before_it() {
+fn required_tls_refuses_other_options() {
     let mut peer = greeted(Tls::Required, 3);
     for other in OTHERS {
         for data in [vec![], go("db", &[]), go("no such export", &[]), vec![0; 30_000]] {
@@ -67,7 +67,7 @@ fn where_tls_is_required_nothing_is_told_before_it() {
 }
 
 #[test]
-fn a_long_option_before_tls_is_told_nothing_else() {
+fn long_option_before_tls_is_refused() {
     let limits = Limits { option_bytes_max: 10, ..Limits::default() };
     let mut peer = greeted_with(Tls::Required, 3, limits);
     assert_eq!(send(&mut peer, &option(opt::LIST, &[0; 11])), [rep::ERR_TLS_REQD]);
@@ -75,7 +75,7 @@ fn a_long_option_before_tls_is_told_nothing_else() {
 }
 
 #[test]
-fn the_old_way_in_is_closed_before_tls_also_for_exports_that_exist() {
+fn export_name_before_tls_closes() {
     for (flags, name) in [(3, "db"), (3, "nope"), (1, ""), (0, "db")] {
         let mut peer = greeted(Tls::Required, flags);
         assert_eq!(send(&mut peer, &option(opt::EXPORT_NAME, name.as_bytes())), [0u32; 0]);
@@ -87,7 +87,7 @@ fn the_old_way_in_is_closed_before_tls_also_for_exports_that_exist() {
 }
 
 #[test]
-fn data_behind_starttls_is_never_taken_as_encrypted() {
+fn data_behind_starttls_is_never_accepted() {
     for behind in
         [option(opt::LIST, &[]), option(opt::GO, &go("db", &[])), vec![22], b"\x16\x03\x01".to_vec()]
     {
@@ -106,7 +106,7 @@ fn data_behind_starttls_is_never_taken_as_encrypted() {
 }
 
 #[test]
-fn after_tls_everything_is_as_in_a_new_conversation() {
+fn tls_restarts_the_negotiation() {
     let mut peer = greeted(Tls::Required, 3);
     assert_eq!(send(&mut peer, &option(opt::STRUCTURED_REPLY, &[])), [rep::ERR_TLS_REQD]);
     assert_eq!(send(&mut peer, &option(opt::STARTTLS, &[])), [rep::ACK]);
@@ -127,7 +127,7 @@ fn after_tls_everything_is_as_in_a_new_conversation() {
 }
 
 #[test]
-fn without_tls_it_is_refused_and_the_rest_goes_on() {
+fn starttls_is_refused_if_tls_is_off() {
     let mut peer = greeted(Tls::Off, 3);
     assert_eq!(send(&mut peer, &option(opt::STARTTLS, &[])), [rep::ERR_POLICY]);
     peer.session.tls_established();
@@ -135,7 +135,7 @@ fn without_tls_it_is_refused_and_the_rest_goes_on() {
 }
 
 #[test]
-fn the_number_of_options_is_limited_over_both_parts() {
+fn option_limit_covers_both_phases() {
     let mut peer = greeted_with(Tls::Required, 3, Limits { options_max: 3, ..Limits::default() });
     send(&mut peer, &option(opt::LIST, &[]));
     send(&mut peer, &option(opt::STARTTLS, &[]));

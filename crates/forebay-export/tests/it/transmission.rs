@@ -82,7 +82,7 @@ fn each_command_becomes_its_operation() {
 }
 
 #[test]
-fn trims_and_zeroes_of_almost_4_gib_are_taken() {
+fn trims_and_zeroes_of_almost_4_gib_succeed() {
     let mut peer = established("db", false, Limits::default());
     peer.disk.lock().unwrap().write(4 << 30, b"behind");
     for kind in [cmd::TRIM, cmd::WRITE_ZEROES, cmd::CACHE] {
@@ -124,7 +124,7 @@ fn unknown_commands_and_flags_are_invalid() {
 }
 
 #[test]
-fn fast_zero_is_not_supported_unless_offered() {
+fn fast_zero_is_refused_unless_offered() {
     let mut peer = established("db", true, Limits::default());
     refused(&mut peer, &request(cmd::WRITE_ZEROES, cmd_flag::FAST_ZERO, 9, 0, 512), Errno::NotSupported);
     let mut exports = two_exports();
@@ -156,7 +156,7 @@ fn requests_past_the_end() {
 }
 
 #[test]
-fn changes_to_a_read_only_export_are_not_permitted() {
+fn read_only_export_permits_no_changes() {
     let mut peer = established("iso", true, Limits::default());
     refused(&mut peer, &write(0, 0, b"abc"), Errno::NotPermitted);
     refused(&mut peer, &write(0, 1 << 60, b"abc"), Errno::NotPermitted);
@@ -199,7 +199,7 @@ fn payload_over_the_limit() {
 }
 
 #[test]
-fn a_refused_write_is_answered_after_its_payload() {
+fn refused_write_is_answered_after_payload() {
     let mut peer = established("iso", true, Limits::default());
     let bytes = write(0, 0, &[9; 100]);
     for at in 0..bytes.len() {
@@ -224,7 +224,7 @@ fn disconnect_and_bad_magic() {
 }
 
 #[test]
-fn a_new_size_counts_from_the_next_request_on() {
+fn new_size_applies_to_the_next_request() {
     let mut peer = established("db", false, Limits::default());
     refused(&mut peer, &request(cmd::READ, 0, 9, 8 << 30, 512), Errno::Invalid);
     peer.session.set_size_bytes((8 << 30) + 512);
@@ -234,7 +234,7 @@ fn a_new_size_counts_from_the_next_request_on() {
 }
 
 #[test]
-fn a_runner_without_a_buffer_stops_and_goes_on_later() {
+fn session_without_a_buffer_can_pause() {
     let mut peer = established("db", true, Limits::default());
     let exports = two_exports();
     let bytes = [write(0, 0, b"abcdefgh"), request(cmd::FLUSH, 0, 8, 0, 0)].concat();
@@ -270,7 +270,7 @@ fn a_runner_without_a_buffer_stops_and_goes_on_later() {
 }
 
 #[test]
-fn output_must_be_taken_before_the_next_step() {
+fn output_is_taken_before_the_next_step() {
     let mut peer = established("db", false, Limits::default());
     let exports = two_exports();
     let bytes = [request(99, 0, 1, 0, 0), request(99, 0, 2, 0, 0)].concat();

@@ -38,7 +38,7 @@ fn the_cards_fall_as_was_published() {
 }
 
 #[test]
-fn what_is_stale_is_no_room() {
+fn stale_data_is_no_spare_area() {
     let empty = Sweep::new(70, Collection::Greedy, PAGES);
     let stale = Sweep { rest: Rest::Stale, ..empty };
     let (empty, stale) = (empty.at(50).write_amplification(), stale.at(50).write_amplification());
@@ -59,7 +59,7 @@ fn on_card_d(layout: &mut dyn Layout, workload: &str) -> Outcome {
 }
 
 #[test]
-fn forebay_writes_what_a_device_need_not_move() {
+fn forebay_log_causes_few_device_moves() {
     for workload in WORKLOADS {
         let plain = on_card_d(&mut ForebayLog::new(&SIZES), workload.name);
         let trimmed = on_card_d(&mut ForebayLog::discarding(&SIZES), workload.name);
@@ -77,7 +77,7 @@ fn forebay_writes_what_a_device_need_not_move() {
 }
 
 #[test]
-fn what_flashcache_writes_in_place_is_moved() {
+fn flashcache_writes_cause_device_moves() {
     for workload in WORKLOADS {
         let out = on_card_d(&mut FlashCacheSets::new(&SIZES), workload.name);
         let (cache, device) = (out.cache_amplification(), out.devices[0].write_amplification());
@@ -88,7 +88,7 @@ fn what_flashcache_writes_in_place_is_moved() {
 }
 
 #[test]
-fn the_same_figures_every_time() {
+fn figures_are_deterministic() {
     let make: [fn() -> Box<dyn Layout>; 2] =
         [|| Box::new(ForebayLog::new(&SIZES)), || Box::new(FlashCacheSets::new(&SIZES))];
     for make in make {

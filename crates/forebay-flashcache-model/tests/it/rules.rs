@@ -152,7 +152,7 @@ fn only_whole_blocks_are_cached() {
 }
 
 #[test]
-fn a_write_is_answered_after_its_metadata_if_its_block_becomes_dirty() {
+fn dirtying_write_waits_for_its_metadata() {
     let mut rig = Rig::new(config(), 1);
     let first = rig.write(7);
     rig.ok("W flash 0");
@@ -169,7 +169,7 @@ fn a_write_is_answered_after_its_metadata_if_its_block_becomes_dirty() {
 }
 
 #[test]
-fn metadata_of_one_block_is_written_by_one_write_at_a_time_with_all_that_waits() {
+fn metadata_block_writes_are_batched() {
     let mut rig = Rig::new(Config { assoc: 512, ..config() }, 1);
     // Slots 0 to 3 share a metadata block.
     let writes: Vec<u64> = (0..4).map(|block| rig.write(block)).collect();
@@ -188,7 +188,7 @@ fn metadata_of_one_block_is_written_by_one_write_at_a_time_with_all_that_waits()
 }
 
 #[test]
-fn metadata_says_what_lies_where_and_what_is_dirty() {
+fn metadata_records_place_and_dirty_state() {
     let mut rig = Rig::new(config(), 1);
     rig.read(9);
     rig.finish();
@@ -211,8 +211,9 @@ fn metadata_says_what_lies_where_and_what_is_dirty() {
     );
 }
 
+/// A fill writes no metadata.
 #[test]
-fn a_miss_is_read_from_the_disk_and_answered_when_the_flash_has_it_without_metadata() {
+fn miss_is_answered_once_flash_has_it() {
     let mut rig = Rig::new(config(), 1);
     let miss = rig.read(3);
     rig.ok("R disk 3");
@@ -228,7 +229,7 @@ fn a_miss_is_read_from_the_disk_and_answered_when_the_flash_has_it_without_metad
 }
 
 #[test]
-fn a_set_is_cleaned_when_more_than_its_share_is_dirty_and_other_sets_do_not_matter() {
+fn only_sets_above_their_share_are_cleaned() {
     // 20 % of 256 are 51. Every other block, so that there are no neighbours.
     let mut rig = Rig::new(config(), 2);
     for at in 0..51 {
@@ -281,7 +282,7 @@ fn crowded(sets: u64, config: Config) -> Rig {
 }
 
 #[test]
-fn at_most_two_blocks_of_a_set_and_four_of_all_are_cleaned_at_once() {
+fn cleaning_is_limited_per_set_and_in_total() {
     let rig = crowded(1, config());
     assert_eq!(rig.cleaning(), 2, "{:?}", rig.seen());
     let mut rig = crowded(3, config());
@@ -305,7 +306,7 @@ fn the_limits_can_be_changed() {
 }
 
 #[test]
-fn what_could_not_be_begun_is_begun_a_second_later() {
+fn delayed_cleaning_begins_after_a_second() {
     let mut rig = crowded(3, config());
     // The third set has had no turn: others have used up the limit.
     assert!(rig.model.dirty_blocks_of(2) > 51 && rig.model.deadline().is_some());
@@ -325,7 +326,7 @@ fn what_could_not_be_begun_is_begun_a_second_later() {
 }
 
 #[test]
-fn dirty_neighbours_go_with_a_victim_whatever_the_limits_say_in_the_order_of_the_disk() {
+fn dirty_neighbours_are_cleaned_together() {
     let mut rig = Rig::new(Config { dirty_thresh_pct: 10, ..config() }, 1);
     // 25 may be dirty. The oldest one is in the middle of a run.
     for block in [105, 107, 104, 106, 108, 120].into_iter().chain((0..20).map(|at| 130 + 2 * at)) {
@@ -343,7 +344,7 @@ fn dirty_neighbours_go_with_a_victim_whatever_the_limits_say_in_the_order_of_the
 }
 
 #[test]
-fn a_small_write_to_a_dirty_block_waits_until_it_is_cleaned_and_dropped() {
+fn small_write_waits_for_the_dirty_block() {
     let mut rig = Rig::new(config(), 1);
     rig.dirty(5);
     let small = rig.submit(CommandKind::Write { fua: false }, 5 * BLOCK + 512, 512);
@@ -369,7 +370,7 @@ fn a_small_read_drops_a_clean_block() {
 }
 
 #[test]
-fn a_pointer_that_goes_round_chooses_who_gives_way_among_clean_blocks() {
+fn fifo_pointer_chooses_clean_victims() {
     let mut rig = Rig::new(Config { dirty_thresh_pct: 95, ..config() }, 1);
     for block in 0..ASSOC {
         if block == 0 || block == 2 {
@@ -394,7 +395,7 @@ fn a_pointer_that_goes_round_chooses_who_gives_way_among_clean_blocks() {
 }
 
 #[test]
-fn lru_lets_the_least_recently_used_give_way() {
+fn lru_evicts_the_least_recently_used() {
     let mut rig = Rig::new(Config { reclaim: Reclaim::Lru, ..config() }, 1);
     for block in 0..ASSOC {
         rig.read(block);
@@ -415,7 +416,7 @@ fn lru_lets_the_least_recently_used_give_way() {
 }
 
 #[test]
-fn a_set_without_a_clean_idle_block_is_passed() {
+fn set_without_clean_idle_block_is_bypassed() {
     let mut rig = Rig::new(config(), 1);
     // All blocks of the set are busy: no operation completes.
     for block in 0..ASSOC {
@@ -432,7 +433,7 @@ fn a_set_without_a_clean_idle_block_is_passed() {
 }
 
 #[test]
-fn who_waits_for_a_cached_block_goes_past_the_cache_after_it() {
+fn request_on_a_busy_block_bypasses_cache() {
     let mut rig = Rig::new(config(), 1);
     let first = rig.write(4);
     let (second, third) = (rig.read(4), rig.read(4));
@@ -452,7 +453,7 @@ fn who_waits_for_a_cached_block_goes_past_the_cache_after_it() {
 }
 
 #[test]
-fn what_comes_while_a_write_goes_past_the_cache_waits_and_is_cached_then() {
+fn read_waits_for_a_bypass_write_and_fills() {
     let mut rig = Rig::new(config(), 1);
     rig.submit(CommandKind::Write { fua: false }, 4 * BLOCK, 512);
     let read = rig.read(4);
@@ -464,7 +465,7 @@ fn what_comes_while_a_write_goes_past_the_cache_waits_and_is_cached_then() {
 }
 
 #[test]
-fn idle_blocks_are_cleaned_after_two_sweeps_when_their_set_is_visited() {
+fn idle_blocks_are_cleaned_after_two_sweeps() {
     let delay = 900 * SECOND;
     let mut rig = Rig::new(Config { fallow_delay: delay, ..config() }, 1);
     for block in [10, 20, 30] {
@@ -484,7 +485,7 @@ fn idle_blocks_are_cleaned_after_two_sweeps_when_their_set_is_visited() {
 }
 
 #[test]
-fn write_through_answers_when_both_have_it_and_nothing_is_dirty() {
+fn write_through_waits_for_both_devices() {
     let mut rig = Rig::new(Config { mode: Mode::Through, ..config() }, 1);
     let write = rig.write(6);
     assert_eq!(rig.seen(), ["W flash 0", "W disk 6"]);
@@ -496,7 +497,7 @@ fn write_through_answers_when_both_have_it_and_nothing_is_dirty() {
 }
 
 #[test]
-fn write_around_drops_what_is_cached_and_reads_bring_it_back() {
+fn write_around_drops_the_cached_block() {
     let mut rig = Rig::new(Config { mode: Mode::Around, ..config() }, 1);
     rig.read(6);
     rig.finish();
@@ -509,7 +510,7 @@ fn write_around_drops_what_is_cached_and_reads_bring_it_back() {
 }
 
 #[test]
-fn a_flash_that_fails_is_passed_for_ever_unless_it_has_what_the_disk_has_not() {
+fn failed_flash_is_bypassed_unless_dirty() {
     let mut rig = Rig::new(Config { mode: Mode::Through, ..config() }, 1);
     rig.read(6);
     rig.finish();
@@ -528,7 +529,7 @@ fn a_flash_that_fails_is_passed_for_ever_unless_it_has_what_the_disk_has_not() {
 }
 
 #[test]
-fn a_flush_is_ignored_or_reaches_the_devices() {
+fn flush_is_ignored_or_reaches_the_devices() {
     let mut rig = Rig::new(config(), 1);
     rig.dirty(1);
     let flush = rig.submit(CommandKind::Flush, 0, 0);
@@ -548,7 +549,7 @@ fn a_flush_is_ignored_or_reaches_the_devices() {
 }
 
 #[test]
-fn zeroes_drop_whole_blocks_and_clean_what_they_cover_in_part() {
+fn zeroes_drop_covered_and_clean_cut_blocks() {
     let mut rig = Rig::new(config(), 1);
     for block in 4..8 {
         rig.dirty(block);
@@ -565,7 +566,7 @@ fn zeroes_drop_whole_blocks_and_clean_what_they_cover_in_part() {
 }
 
 #[test]
-fn a_stop_cleans_everything_twenty_at_a_time() {
+fn stop_cleans_all_twenty_at_a_time() {
     let mut rig = Rig::new(Config { dirty_thresh_pct: 95, ..config() }, 2);
     for at in 0..60 {
         rig.dirty(2 * at);
@@ -582,7 +583,7 @@ fn a_stop_cleans_everything_twenty_at_a_time() {
 }
 
 #[test]
-fn a_stop_gives_up_on_blocks_that_cannot_be_cleaned() {
+fn stop_gives_up_on_uncleanable_blocks() {
     let mut rig = Rig::new(config(), 1);
     rig.dirty(1);
     rig.dirty(3);
@@ -600,7 +601,7 @@ fn a_stop_gives_up_on_blocks_that_cannot_be_cleaned() {
 }
 
 #[test]
-fn a_sync_cleans_everything_within_the_total_limit_while_requests_go_on() {
+fn sync_cleans_all_within_the_total_limit() {
     let mut rig = Rig::new(Config { dirty_thresh_pct: 95, ..config() }, 1);
     for at in 0..30 {
         rig.dirty(2 * at);

@@ -375,22 +375,22 @@ fn seeds(mode: Mode, fails: u32) {
 }
 
 #[test]
-fn write_back_never_answers_wrong_data_and_leaves_the_disk_complete() {
+fn write_back_is_correct_and_complete() {
     seeds(Mode::Back, 0);
 }
 
 #[test]
-fn write_through_never_answers_wrong_data_and_leaves_the_disk_complete() {
+fn write_through_is_correct_and_complete() {
     seeds(Mode::Through, 0);
 }
 
 #[test]
-fn write_around_never_answers_wrong_data_and_leaves_the_disk_complete() {
+fn write_around_is_correct_and_complete() {
     seeds(Mode::Around, 0);
 }
 
 #[test]
-fn devices_that_fail_now_and_then_cost_errors_and_no_wrong_data() {
+fn failing_devices_cause_no_wrong_data() {
     seeds(Mode::Back, 300);
     seeds(Mode::Through, 3000);
 }

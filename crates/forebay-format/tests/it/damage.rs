@@ -33,7 +33,7 @@ fn with_each_bit_flipped(bytes: &[u8], len: usize, check: impl Fn(&[u8], usize))
 }
 
 #[test]
-fn every_flipped_bit_of_a_superblock_is_detected() {
+fn superblock_detects_any_flipped_bit() {
     for superblock in [samples::superblock(), samples::chained_superblock()] {
         with_each_bit_flipped(&superblock.encode(), SECTOR_BYTES, |bytes, bit| {
             assert!(Superblock::decode(bytes).is_err(), "bit {bit}");
@@ -42,7 +42,7 @@ fn every_flipped_bit_of_a_superblock_is_detected() {
 }
 
 #[test]
-fn every_flipped_bit_of_a_batch_header_is_detected() {
+fn batch_header_detects_any_flipped_bit() {
     let (header, entries, _payload) = samples::summary();
     for block in [records_block(), samples::header_block(&header, &entries)] {
         with_each_bit_flipped(&block, BLOCK_BYTES, |bytes, bit| {
@@ -52,14 +52,14 @@ fn every_flipped_bit_of_a_batch_header_is_detected() {
 }
 
 #[test]
-fn every_flipped_bit_of_a_window_extension_is_detected() {
+fn window_extension_detects_any_flipped_bit() {
     with_each_bit_flipped(&samples::extension().encode(), BLOCK_BYTES, |bytes, bit| {
         assert!(WindowExtension::decode(bytes).is_err(), "bit {bit}");
     });
 }
 
 #[test]
-fn every_flipped_bit_of_a_settings_copy_is_detected() {
+fn settings_copy_detects_any_flipped_bit() {
     let settings = samples::settings();
     let bytes = settings.encode();
     let end = SECTOR_BYTES + settings.text.len();
@@ -73,7 +73,7 @@ fn every_flipped_bit_of_a_settings_copy_is_detected() {
 
 /// A forged settings copy has valid checksums.
 #[test]
-fn settings_copies_that_cannot_be_are_refused() {
+fn impossible_settings_copies_are_refused() {
     let text_bytes = field("settings copy", "text_bytes").0;
     let sealed = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = samples::settings().encode();
@@ -103,7 +103,7 @@ fn settings_copies_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn a_settings_copy_counts_beside_its_superblock_only() {
+fn settings_copy_must_match_its_superblock() {
     let superblock = Superblock { state: CacheState::Clean, ..samples::superblock() };
     let copy =
         SettingsCopy { uuid: superblock.uuid, generation: superblock.generation, ..samples::settings() };
@@ -133,7 +133,7 @@ fn a_settings_copy_counts_beside_its_superblock_only() {
 }
 
 #[test]
-fn every_flipped_bit_of_a_checkpoint_is_detected() {
+fn checkpoint_detects_any_flipped_bit() {
     let bytes = samples::checkpoint().encode();
     let field = field("checkpoint header", "body_bytes");
     let end = BLOCK_BYTES + u64::from_le_bytes(bytes[field.0..field.0 + 8].try_into().unwrap()) as usize;
@@ -153,7 +153,7 @@ fn body_end(bytes: &[u8]) -> usize {
 }
 
 #[test]
-fn every_flipped_bit_of_an_increment_or_a_base_is_detected() {
+fn increment_and_base_detect_flipped_bits() {
     let increment = samples::increment().encode();
     with_each_bit_flipped(&increment, body_end(&increment), |bytes, bit| {
         assert!(Increment::decode(bytes).is_err(), "bit {bit}");
@@ -165,7 +165,7 @@ fn every_flipped_bit_of_an_increment_or_a_base_is_detected() {
 }
 
 #[test]
-fn an_increment_or_a_base_cut_off_at_any_length_is_refused() {
+fn truncated_increment_or_base_is_refused() {
     let increment = samples::increment().encode();
     for len in 0..body_end(&increment) {
         let found = Increment::decode(&increment[..len]);
@@ -178,7 +178,7 @@ fn an_increment_or_a_base_cut_off_at_any_length_is_refused() {
 }
 
 #[test]
-fn an_increment_that_does_not_follow_is_refused_and_changes_nothing() {
+fn unconnected_increment_changes_nothing() {
     let refused = |change: &dyn Fn(&mut Increment), why: &str| {
         for begin in [samples::checkpoint().encode(), samples::base()] {
             let mut chain = ChainReader::begin(&begin).unwrap();
@@ -208,7 +208,7 @@ fn an_increment_that_does_not_follow_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_number_between_a_base_and_what_it_follows_is_not_of_its_chain() {
+fn number_before_a_base_is_not_in_its_chain() {
     let mut increment = samples::increment();
     increment.rest.generation = 11;
     assert!(ChainReader::begin(&samples::checkpoint().encode()).unwrap().next(&increment.encode()).is_ok());
@@ -227,7 +227,7 @@ fn a_base_alone_means_nothing() {
 
 /// Slots of a change past 2^32 do not wrap around to the first slots.
 #[test]
-fn slots_that_have_no_number_are_not_reached() {
+fn slot_numbers_do_not_wrap_around() {
     let segments = (1 << 20) + 1;
     let rest = Checkpoint { generation: 2, segment_blocks: 4096, ..Checkpoint::default() };
     let mut encoder = BaseEncoder::new(rest.clone(), 1, segments);
@@ -244,7 +244,7 @@ fn slots_that_have_no_number_are_not_reached() {
 }
 
 #[test]
-fn an_increment_out_of_bounds_is_not_even_written() {
+fn out_of_range_increment_is_not_encoded() {
     let refused = |change: &dyn Fn(&mut Increment)| {
         let mut increment = samples::increment();
         change(&mut increment);
@@ -279,7 +279,7 @@ fn chain_bytes(first: Vec<u8>, start: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_superblock_reads_exactly_the_chain_that_it_names() {
+fn superblock_reads_exactly_its_named_chain() {
     let whole = samples::checkpoint().encode();
     let of_whole = chain_bytes(whole.clone(), (whole.len() / BLOCK_BYTES) as u64);
     let of_base = chain_bytes(samples::base(), base_blocks(4, 16));
@@ -317,7 +317,7 @@ fn a_superblock_reads_exactly_the_chain_that_it_names() {
 }
 
 #[test]
-fn a_superblock_that_contradicts_itself_about_its_chain_is_refused() {
+fn contradictory_chain_fields_are_refused() {
     let chained = Superblock { chain: Some(Chain { base: 7, blocks: 2 }), ..samples::superblock() };
     assert_eq!(Superblock::decode(&chained.encode()), Ok(chained.clone()));
     let refused = |block: Vec<u8>, name: &str, value| {
@@ -364,7 +364,7 @@ fn bytes_cut_off_at_any_length_are_refused() {
 }
 
 #[test]
-fn a_summary_cut_short_gives_the_items_that_are_there() {
+fn truncated_summary_yields_whole_items() {
     let payload = summary::encode(samples::summary_items().into_iter());
     for len in 0..=summary::ITEM_BYTES * 5 {
         let items: Vec<_> = summary::decode(&payload[..len], 5).collect();
@@ -374,7 +374,7 @@ fn a_summary_cut_short_gives_the_items_that_are_there() {
 }
 
 #[test]
-fn a_superblock_that_contradicts_itself_about_its_mirror_is_refused() {
+fn contradictory_mirror_fields_are_refused() {
     let refused = |block: Vec<u8>, name: &str, value| {
         let changed = with_field(block, "superblock", name, value);
         assert!(Superblock::decode(&changed).is_err(), "{name} {value}");
@@ -389,7 +389,7 @@ fn a_superblock_that_contradicts_itself_about_its_mirror_is_refused() {
 }
 
 #[test]
-fn a_superblock_that_contradicts_itself_about_its_encryption_is_refused() {
+fn contradictory_encryption_is_refused() {
     let refused = |block: Vec<u8>, name: &str, value| {
         let changed = with_field(block, "superblock", name, value);
         assert!(Superblock::decode(&changed).is_err(), "{name} {value}");
@@ -475,7 +475,7 @@ fn a_misplaced_batch_is_refused() {
 /// Sealed with a valid checksum, but with values that no writer of this version produces: a hostile
 /// or future device.
 #[test]
-fn values_that_no_writer_produces_are_refused() {
+fn unwritable_values_are_refused() {
     for (field, value) in [("state", 4), ("reserved", 1), ("shard_index", 2)] {
         let block = with_field(samples::superblock().encode(), "superblock", field, value);
         assert_eq!(Superblock::decode(&block).map(drop), bad("superblock", field, value));
@@ -528,7 +528,7 @@ fn values_that_no_writer_produces_are_refused() {
 }
 
 #[test]
-fn entries_that_no_writer_produces_are_refused() {
+fn unwritable_entries_are_refused() {
     // (entry of the example, field, value)
     for (index, field, value) in [
         (0, "kind", 0),
@@ -569,7 +569,7 @@ fn entries_that_no_writer_produces_are_refused() {
 
 /// The checkpoint's body, which has its own checksum.
 #[test]
-fn a_checkpoint_that_contradicts_itself_is_refused() {
+fn contradictory_checkpoint_is_refused() {
     let refused = |change: &dyn Fn(&mut Checkpoint), structure: &str| {
         let mut checkpoint = samples::checkpoint();
         change(&mut checkpoint);
@@ -622,7 +622,7 @@ fn a_checkpoint_that_contradicts_itself_is_refused() {
 
 /// A base has no volumes, no window and no intents, and a change has slots.
 #[test]
-fn parts_of_a_chain_that_no_writer_produces_are_refused() {
+fn unwritable_chain_parts_are_refused() {
     let (at, _) = field("checkpoint header", "magic");
     let volumes = Checkpoint { volumes: samples::checkpoint().volumes, ..Checkpoint::default() };
     let window =
@@ -645,7 +645,7 @@ fn parts_of_a_chain_that_no_writer_produces_are_refused() {
 }
 
 #[test]
-fn only_a_summary_entry_makes_a_summary_batch() {
+fn summary_batch_needs_a_summary_entry() {
     let (header, entries, _payload) = samples::summary();
     for (kind, block) in [(1, samples::header_block(&header, &entries)), (2, records_block())] {
         let block = with_field(block, "batch header", "kind", kind);
@@ -654,7 +654,7 @@ fn only_a_summary_entry_makes_a_summary_batch() {
 }
 
 #[test]
-fn of_two_superblocks_the_newer_intact_one_counts() {
+fn newer_intact_superblock_wins() {
     let copy = |generation| Ok(Superblock { generation, ..samples::superblock() });
     let torn = || Err(FormatError::Checksum { structure: "superblock", found: 1, computed: 2 });
     let magic = || Err(FormatError::Magic { structure: "superblock" });
@@ -683,7 +683,7 @@ fn long_names_are_cut_between_characters() {
 }
 
 #[test]
-fn a_geometry_that_does_not_fit_is_refused_with_a_way_out() {
+fn bad_geometry_is_refused_with_a_remedy() {
     let geometry = Geometry::for_device(64 << 20, None).unwrap();
     assert_eq!(geometry.validate(64 << 20), Ok(()));
     let why = |geometry: Geometry, bytes: u64| geometry.validate(bytes).unwrap_err().to_string();
@@ -706,7 +706,7 @@ fn a_geometry_that_does_not_fit_is_refused_with_a_way_out() {
 }
 
 #[test]
-fn the_size_that_the_error_asks_for_is_enough() {
+fn size_named_in_the_error_is_enough() {
     for segment_blocks in (4..=12).map(|bits| 1_u32 << bits) {
         let error = Geometry::for_device(0, Some(segment_blocks)).unwrap_err().to_string();
         let bytes: u64 = error.split_whitespace().rev().find_map(|word| word.parse().ok()).unwrap();
@@ -755,7 +755,7 @@ fn the_magic_numbers_differ() {
 }
 
 #[test]
-fn any_flipped_bit_of_a_member_header_is_noticed() {
+fn member_header_detects_any_flipped_bit() {
     let good = samples::member().encode();
     for bit in (0..512).chain(4092 * 8..4096 * 8) {
         let mut bytes = good.clone();

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 #[test]
-fn every_table_of_the_document_matches_the_code() {
+fn document_tables_match_the_code() {
     let tables = tables(&document());
     for structure in structures::ALL {
         let name = structure.name;
@@ -38,14 +38,14 @@ fn every_table_of_the_document_matches_the_code() {
 }
 
 #[test]
-fn the_summary_item_of_the_document_has_the_length_of_the_code() {
+fn document_summary_item_length_matches() {
     let tables = tables(&document());
     let (offset, len, _) = tables["summary item"].last().unwrap().clone();
     assert_eq!(offset + len, summary::ITEM_BYTES);
 }
 
 #[test]
-fn every_limit_of_the_document_matches_the_code() {
+fn document_limits_match_the_code() {
     let document = document();
     let limits: BTreeMap<String, String> = rows(&document)
         .filter_map(|(heading, cells)| match &cells[..] {
@@ -94,7 +94,7 @@ fn every_limit_of_the_document_matches_the_code() {
 }
 
 #[test]
-fn the_magic_numbers_of_the_document_match_the_code() {
+fn document_magic_numbers_match_the_code() {
     let document = document();
     for magic in [
         &superblock::MAGIC[..],

@@ -443,14 +443,14 @@ proptest! {
     }
 
     #[test]
-    fn a_chain_says_what_a_whole_checkpoint_would(steps in vec(steps(), 0..300)) {
+    fn chain_equals_a_whole_checkpoint(steps in vec(steps(), 0..300)) {
         let mut model = Model::new();
         steps.into_iter().for_each(|step| model.step(step));
         model.step(Step::Increment);
     }
 
     #[test]
-    fn a_mutated_increment_is_refused_or_means_what_it_says(
+    fn mutated_increment_is_refused_or_sound(
         steps in vec(steps(), 0..100), changes in changes(), reseal in any::<bool>(),
     ) {
         let mut model = Model::new();
@@ -468,7 +468,7 @@ proptest! {
     }
 
     #[test]
-    fn a_mutated_base_is_refused_or_a_chain_begins_with_it(
+    fn mutated_base_is_refused_or_sound(
         steps in vec(steps(), 0..100), changes in changes(), reseal in any::<bool>(),
     ) {
         let mut model = Model::new();
@@ -525,7 +525,7 @@ proptest! {
     }
 
     #[test]
-    fn a_mutated_superblock_is_refused_or_means_what_it_says(
+    fn mutated_superblock_is_refused_or_sound(
         superblock in superblocks(), changes in changes(), reseal in any::<bool>(), device_bytes in any::<u64>(),
     ) {
         let mut block = superblock.encode();
@@ -541,9 +541,7 @@ proptest! {
     }
 
     #[test]
-    fn a_mutated_batch_is_refused_or_means_what_it_says(
-        batch in batches(), changes in changes(), reseal in any::<bool>(),
-    ) {
+    fn mutated_batch_is_refused_or_sound(batch in batches(), changes in changes(), reseal in any::<bool>()) {
         let mut block = header_block(&batch);
         mutate(&mut block, &changes, reseal, "batch header");
         let mut entries = Vec::new();
@@ -553,7 +551,7 @@ proptest! {
     }
 
     #[test]
-    fn a_mutated_checkpoint_is_refused_or_means_what_it_says(
+    fn mutated_checkpoint_is_refused_or_sound(
         checkpoint in checkpoints(), changes in changes(), reseal in any::<bool>(),
     ) {
         let mut bytes = checkpoint.encode();
@@ -564,7 +562,7 @@ proptest! {
     }
 
     #[test]
-    fn every_geometry_made_is_valid_and_tiles_the_device(
+    fn geometry_is_valid_and_fits_the_device(
         device_bytes in prop_oneof![0_u64..1 << 25, 0_u64..1 << 45, any::<u64>()],
         segment_blocks in proptest::option::of(0_u32..14),
     ) {

@@ -5,7 +5,7 @@ use crate::random::Rng;
 use std::collections::BTreeMap;
 
 #[test]
-fn what_is_put_by_is_lent_to_one_at_a_time_and_comes_back() {
+fn reserved_buffer_is_lent_once_at_a_time() {
     let mut pool = BufPool::new(8 << 20);
     assert!(!pool.put_by(32 << 20) && pool.borrow().is_none(), "there is no room for it");
     assert!(pool.put_by((4 << 20) - 5));
@@ -28,7 +28,7 @@ fn what_is_put_by_is_lent_to_one_at_a_time_and_comes_back() {
 }
 
 #[test]
-fn a_buffer_is_little_more_than_twice_what_it_is_for() {
+fn buffer_has_at_most_about_twice_its_size() {
     let mut pool = BufPool::new(64 << 20);
     for len in (1..=32 << 20).step_by(5003).chain(CLASS_SIZES).chain([(1 << 20) + 1, 32 << 20]) {
         let buffer = pool.alloc(len).unwrap();
@@ -58,7 +58,7 @@ fn memory_is_reused_and_the_limit_holds() {
 }
 
 #[test]
-fn the_patient_leave_something_for_the_others() {
+fn patient_requests_leave_buffers_to_others() {
     let mut pool = BufPool::new(1 << 20);
     let held: Vec<BufId> = std::iter::from_fn(|| pool.alloc_leaving(8, 60_000)).collect();
     assert_eq!(held.len(), 14, "seven eighths");
@@ -70,7 +70,7 @@ fn the_patient_leave_something_for_the_others() {
 }
 
 #[test]
-fn a_buffer_freed_while_the_kernel_uses_it_is_not_reused_until_then() {
+fn freed_buffer_is_not_reused_while_pinned() {
     let mut pool = BufPool::new(1 << 20);
     let a = pool.alloc(4096).unwrap();
     let span = Span::new(a, 0, 512);
@@ -102,7 +102,7 @@ fn spans_are_checked_and_copied() {
 
 #[test]
 #[should_panic(expected = "being filled by the kernel")]
-fn bytes_of_a_buffer_the_kernel_fills_are_refused() {
+fn bytes_of_a_filling_buffer_are_refused() {
     let mut pool = BufPool::new(1 << 20);
     let a = pool.alloc(4096).unwrap();
     pool.pin(Span::new(a, 0, 8), KernelUse::Writes);
@@ -129,7 +129,7 @@ fn is_intact(pool: &BufPool, (id, len, value): Filled) -> bool {
 }
 
 #[test]
-fn there_is_a_buffer_as_long_as_the_limit_says_so_however_memory_lies_about() {
+fn allocation_succeeds_up_to_the_limit() {
     let limit = 40 << 20;
     let (mut random, mut pool) = (Rng(3), BufPool::new(limit));
     assert!(pool.put_by(3 << 20));
@@ -188,7 +188,7 @@ fn there_is_a_buffer_as_long_as_the_limit_says_so_however_memory_lies_about() {
 }
 
 #[test]
-fn small_buffers_that_stay_keep_no_large_one_away() {
+fn small_buffers_do_not_block_a_large_one() {
     let limit = 64 << 20;
     let mut pool = BufPool::new(limit);
     let all: Vec<BufId> = std::iter::from_fn(|| pool.alloc(64 << 10)).collect();
@@ -213,7 +213,7 @@ fn small_buffers_that_stay_keep_no_large_one_away() {
 }
 
 #[test]
-fn memory_is_one_mapping_for_many_buffers_and_counts_as_a_whole_once_it_may_be_registered() {
+fn registered_memory_counts_as_one_mapping() {
     let mut pool = BufPool::new(32 << 20);
     let ids: Vec<BufId> = (0..100).map(|_| pool.alloc(4096).unwrap()).collect();
     let spans: Vec<Span> = ids.iter().map(|id| Span::new(*id, 0, 4096)).collect();
@@ -235,7 +235,7 @@ fn memory_is_one_mapping_for_many_buffers_and_counts_as_a_whole_once_it_may_be_r
 }
 
 #[test]
-fn memory_between_buffers_is_given_back_when_room_is_needed_and_not_before() {
+fn free_memory_is_unmapped_only_on_demand() {
     let mut pool = BufPool::new(8 << 20);
     let ids: Vec<BufId> = (0..3).map(|_| pool.alloc(1 << 20).unwrap()).collect();
     let span = Span::new(ids[1], 0, 1 << 20);
@@ -271,7 +271,7 @@ fn memory_between_buffers_is_given_back_when_room_is_needed_and_not_before() {
 }
 
 #[test]
-fn memory_that_is_locked_is_given_back_as_well() {
+fn locked_memory_is_unmapped_too() {
     let mut pool = BufPool::new(7 << 20);
     let ids: Vec<BufId> = (0..2).map(|_| pool.alloc(1 << 20).unwrap()).collect();
     let span = Span::new(ids[1], 0, 1 << 20);

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_the_end_of_a_file_is_no_hole() {
+    fn range_behind_the_file_end_is_no_hole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cut");
         std::fs::File::create(&path).unwrap().set_len(8 << 20).unwrap();

@@ -30,8 +30,8 @@ impl User {
     /// A program, with its name as far as known.
     pub(super) fn program(holder: String) -> User {
         let way_out = match holder == OWN {
-            true => "take it from the pool or volume that has it here",
-            false => "stop that program (is another forebay running on it? is it mounted?)",
+            true => "remove it from the pool or volume that uses it here",
+            false => "stop that process (is another forebay using it? is it mounted?)",
         };
         User { holder, way_out: way_out.into() }
     }
@@ -55,7 +55,7 @@ pub(super) fn loop_device(metadata: &Metadata) -> Option<User> {
         },
         None => User {
             holder: format!("the loop device {node}"),
-            way_out: format!("take the loop device away (losetup --detach {node})"),
+            way_out: format!("detach the loop device (losetup --detach {node})"),
         },
     })
 }
@@ -171,7 +171,7 @@ pub(super) fn program(pid: &str) -> String {
     // "1234 (name) Z ...": its first thread has ended, but not all others.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let ends = stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']));
-    let ending = if ends { ", which has been killed and still ends" } else { "" };
+    let ending = if ends { ", which was killed and is still ending" } else { "" };
     match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(name) => format!("another process: {} (pid {pid}{ending})", name.trim()),
         Err(_) => format!("another process (pid {pid})"),

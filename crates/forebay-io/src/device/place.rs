@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_where_it_was_is_not_displaced() {
+    fn unmoved_file_is_not_displaced() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["plain", "ends like one (deleted)", "\u{fc} \n"] {
             let device = made(&folder.path().join(name));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_removed_or_replaced_is_deleted() {
+    fn removed_or_replaced_file_is_deleted() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["disk", "disk (deleted)"] {
             let path = folder.path().join(name);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_or_folder_that_is_renamed_is_found_and_back_it_is_where_it_was() {
+    fn renamed_file_or_folder_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let (inner, moved) = (folder.path().join("inner"), folder.path().join("moved"));
         fs::create_dir(&inner).unwrap();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_other_names_is_not_gone_and_one_that_gets_its_name_again_is_found() {
+    fn file_with_other_names_is_not_gone() {
         let folder = tempfile::tempdir().unwrap();
         let (path, other) = (folder.path().join("disk"), folder.path().join("other"));
         let device = made(&path);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_over_a_symbolic_link_is_resolved_once() {
+    fn path_through_a_symlink_is_resolved_once() {
         let folder = tempfile::tempdir().unwrap();
         let (path, link) = (folder.path().join("disk"), folder.path().join("link"));
         drop(made(&path));

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_name_is_saved_with_its_holes_and_permissions() {
+    fn nameless_file_is_saved_with_its_holes() {
         let folder = tempfile::tempdir().unwrap();
         let (device, bytes) = nameless(folder.path());
         let to = folder.path().join("saved");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_overwritten_and_nothing_is_left_of_what_does_not_end() {
+    fn copy_overwrites_and_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let (device, _) = nameless(folder.path());
         let to = folder.path().join("saved");

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_gives_away_what_it_has_no_time_for_and_no_more() {
+    fn loop_gives_away_only_excess_work() {
         assert!(settles(90, 100, |_| 0.5).is_none(), "it has the time");
         assert_eq!(settles(90, 3, |_| 1.0).eighths, 3, "step by step");
         assert_eq!(settles(90, 100, |_| 1.0).eighths, WHOLE, "never more than all");
@@ -101,14 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_loop_takes_everything_back_at_once() {
+    fn idle_loop_takes_back_all_work() {
         let mut share = settles(90, 100, |_| 1.0);
         share.learn(100 * MS, MS);
         assert!(share.is_none());
     }
 
     #[test]
-    fn the_load_is_looked_at_once_a_millisecond() {
+    fn load_is_sampled_once_a_millisecond() {
         let (mut share, began) = (Share::new(90), Instant::now());
         let mut looked = 0;
         for at_us in (0..10_000).step_by(100) {

@@ -510,7 +510,7 @@ mod tests {
     use crate::buffer::{BufPool, KernelUse, Span};
 
     #[test]
-    fn a_kernel_that_lacks_them_is_given_no_vectors_in_registered_memory() {
+    fn old_kernel_gets_no_fixed_vectors() {
         let Ok(mut ring) = Uring::new(8, 1) else { return println!("skipped: there is no io_uring") };
         let mut pool = BufPool::new(64 << 20);
         let span = Span::new(pool.alloc(8192).unwrap(), 0, 4096);
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn transfers_in_registered_memory_are_of_their_own_kind_with_one_vector_and_with_many() {
+    fn registered_transfers_use_fixed_opcodes() {
         let vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 4096 }; 2];
         let kind = |writes, count, registered| {
             let (fd, iov, offset, mapping) = (0, vectors.as_ptr(), 0, None);

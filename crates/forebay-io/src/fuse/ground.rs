@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_rests_on_itself_and_on_what_it_is_a_link_to() {
+    fn file_rests_on_itself_and_its_link_target() {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().canonicalize().unwrap();
         std::fs::write(base.join("file"), b"x").unwrap();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_claims_a_file_that_is_there_or_the_folder() {
+    fn volume_claims_its_file_or_the_folder() {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().canonicalize().unwrap();
         std::fs::write(base.join("file"), b"x").unwrap();

@@ -55,7 +55,7 @@ impl Place {
         match std::fs::read_dir(target) {
             Ok(mut entries) => match entries.next() {
                 None => Ok(false),
-                Some(_) => Err(bad("the directory is not empty, and a mount would hide what is in it")),
+                Some(_) => Err(bad("the directory is not empty, and a mount would hide its content")),
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => match std::fs::create_dir(target) {
                 Ok(()) => Ok(true),
@@ -77,10 +77,7 @@ pub fn volume_place(path: &Path) -> Result<(Place, Option<OsString>), MountError
         |problem: &str, hint| MountError::BadPlace { place: path.into(), problem: problem.into(), hint };
     let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     if !path.is_absolute() || !plain {
-        return Err(bad(
-            "a path that is absolute and without \"..\" is needed",
-            "such as fuse:/mnt/forebay/volume",
-        ));
+        return Err(bad("an absolute path without \"..\" is needed", "such as fuse:/mnt/forebay/volume"));
     }
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(bad("there is no file name in it", "such as fuse:/mnt/forebay/volume"));
@@ -97,11 +94,10 @@ pub fn volume_place(path: &Path) -> Result<(Place, Option<OsString>), MountError
     }
     match std::fs::metadata(path).as_ref().map(Metadata::file_type) {
         Ok(kind) if kind.is_file() => Ok((Place::File { target: path.into() }, None)),
-        Ok(kind) if kind.is_dir() => Err(bad(
-            "it is a directory, but a volume appears as a file",
-            "add the name that the file shall have",
-        )),
-        Ok(_) => Err(bad("it is neither a regular file nor free", "choose another path")),
+        Ok(kind) if kind.is_dir() => {
+            Err(bad("it is a directory, but a volume appears as a file", "add the name of the file"))
+        }
+        Ok(_) => Err(bad("it exists and is not a regular file", "choose another path")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => directory(parent, name),
         Err(error) => Err(MountError::system(path, "look", io::Error::from(error.kind()))),
     }

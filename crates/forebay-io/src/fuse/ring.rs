@@ -65,7 +65,8 @@ impl RingAccess {
         let path = PathBuf::from(format!("{CONNECTIONS}/{minor}/abort"));
         let file = OpenOptions::new().write(true).open(&path).map_err(|error| {
             format!(
-                "{} cannot be opened ({error}): as root, mount -t fusectl none {CONNECTIONS}, then attach the volume anew",
+                "{} cannot be opened ({error}): as root, mount -t fusectl none {CONNECTIONS}, then attach \
+                 the volume again",
                 path.display()
             )
         })?;
@@ -80,8 +81,8 @@ fn is_switched_on(parameter: Option<&str>) -> Result<(), String> {
     match parameter.map(str::trim) {
         Some("Y" | "1") => Ok(()),
         Some(_) => Err(format!(
-            "it is switched off in the kernel: as root, echo Y > {PARAMETER} (or start with fuse.enable_uring=1), \
-             then attach the volume anew, or start the daemon again"
+            "it is switched off in the kernel: as root, echo Y > {PARAMETER} (or boot with \
+             fuse.enable_uring=1), then attach the volume again, or restart the daemon"
         )),
         None => Err("the kernel does not have it: Linux 6.14 or newer is needed, built with \
                      CONFIG_FUSE_IO_URING, and the module fuse loaded"
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_that_is_off_or_absent_says_what_to_do() {
+    fn fuse_uring_switched_off_names_the_remedy() {
         assert_eq!(is_switched_on(Some("Y\n")), Ok(()));
         assert!(is_switched_on(Some("N\n")).unwrap_err().contains("echo Y > /sys/module/fuse/parameters"));
         assert!(is_switched_on(None).unwrap_err().contains("Linux 6.14"));

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_is_hidden_by_later_ones_at_or_above_its_path() {
+    fn later_mounts_hide_a_mount_at_their_path() {
         let more = b"43 22 0:48 / /mnt rw - tmpfs above rw\n";
         let (mounts, covered) = (Mounts::parse(SAMPLE), Mounts::parse(&[SAMPLE, more].concat()));
         let of = |mounts: &Mounts, path: &str, minor| {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn strange_lines_are_passed_over() {
+    fn malformed_lines_are_skipped() {
         for table in [&b""[..], b"\n\n", b"1 2 3", b"1 2 3 / /x rw shared:1", b"1 2 3 / /x rw -"] {
             assert_eq!(Mounts::parse(table).at(Path::new("/x")), None);
         }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_shows_is_not_looked_at() {
+    fn content_of_a_server_is_not_resolved() {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().canonicalize().unwrap();
         std::os::unix::fs::symlink("/elsewhere", base.join("link")).unwrap();

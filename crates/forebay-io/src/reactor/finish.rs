@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_always_says_try_again_gets_an_end() {
+    fn endless_retries_of_a_device_end_in_error() {
         for errno in [libc::EAGAIN, libc::ECANCELED, libc::EINTR] {
             let (result, steps, took) = read_with(&[errno], true);
             assert_eq!(result, Err(IoFailure::from_errno(errno)));
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_says_try_again_for_a_moment_does_the_work() {
+    fn short_retries_of_a_device_succeed() {
         let (result, steps, _) = read_with(&[libc::EAGAIN; 20], false);
         assert_eq!((result, steps), (Ok(BYTES), 21));
     }

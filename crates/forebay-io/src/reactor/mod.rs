@@ -481,7 +481,7 @@ fn rings(limits: Limits, waker: &Waker) -> Result<(Box<dyn Engine>, Option<Strin
     match threads {
         Ok(threads) => Ok((Box::new(threads), None)),
         Err(why) => {
-            let what = format!("there are no I/O threads ({why}): expect lower throughput of a busy pool");
+            let what = format!("no I/O threads ({why}): expect lower throughput of a busy pool");
             Ok((Box::new(new()?), Some(what)))
         }
     }

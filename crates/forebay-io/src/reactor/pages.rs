@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_all_lengths_are_found_by_any_page_of_theirs_and_only_by_those() {
+    fn page_ranges_are_found_by_own_pages_only() {
         let mut random = crate::random::Rng(7);
         let mut used = PagesInUse::default();
         let mut model: Vec<(u32, Pages)> = Vec::new();

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn the_look_up_by_page_finds_what_a_look_at_all_operations_finds() {
+    fn page_lookup_agrees_with_a_full_scan() {
         let (mut random, mut conflicts, mut direct_only) = (Rng(11), 0, 0);
         let dir = tempfile::tempdir().unwrap();
         let (mut reactor, _) = Reactor::open(EnginePreference::Psync, Limits::default()).unwrap();

@@ -183,7 +183,7 @@ mod tests {
     use crate::{Reactor, Span};
 
     #[test]
-    fn what_is_on_no_device_is_refused() {
+    fn request_of_an_unknown_device_is_refused() {
         let (mut reactor, _) = Reactor::open(EnginePreference::Psync, Limits::default()).unwrap();
         assert!(!reactor.can_serve_ublk(), "threads cannot give commands of the ring");
         let buf = reactor.pool_mut().alloc(4096).unwrap();

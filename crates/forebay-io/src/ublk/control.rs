@@ -76,13 +76,13 @@ impl Control {
         };
         needs(feature::USER_COPY, "leave payloads to the server (UBLK_F_USER_COPY)", "6.5")?;
         needs(feature::RECOVERY, "keep a device whose server died (UBLK_F_USER_RECOVERY)", "6.1")?;
-        needs(feature::REISSUE, "ask again what a dead server had not answered", "6.1")?;
+        needs(feature::REISSUE, "reissue requests that a dead server had not answered", "6.1")?;
         Ok(control)
     }
 
     /// Queries the features; kernels before 6.5 do not support the query.
     fn ask_features(&mut self) -> Result<u64, UblkError> {
-        let asked = self.give(op::GET_FEATURES, "tell its features", u32::MAX, vec![0; FEATURES_BYTES], 0);
+        let asked = self.give(op::GET_FEATURES, "report its features", u32::MAX, vec![0; FEATURES_BYTES], 0);
         match asked {
             Ok(bytes) => Ok(bytes.try_into().map_or(0, u64::from_ne_bytes)),
             Err(error) if matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENODEV)) => {
@@ -116,7 +116,7 @@ impl Control {
             features: flags & self.features,
             mark: wanted.mark,
         };
-        let what = "make a device";
+        let what = "create a device";
         let told = self.give(op::ADD, what, u32::MAX, asked.encode().to_vec(), 0)?;
         let info = DeviceInfo::decode(&told).ok_or_else(|| not_understood(what))?;
         let bytes = params(wanted.size_bytes, wanted.block_bytes, info.payload_bytes_max);
@@ -202,7 +202,7 @@ impl Control {
     /// # Errors
     /// [`UblkError`].
     pub fn info(&mut self, number: u32) -> Result<Option<DeviceInfo>, UblkError> {
-        let what = format!("tell of ublkb{number}");
+        let what = format!("report the state of ublkb{number}");
         match self.give(op::GET_INFO, &what, number, vec![0; INFO_BYTES], 0) {
             Ok(bytes) => Ok(DeviceInfo::decode(&bytes)),
             Err(error) if matches!(error.errno(), Some(libc::ENODEV | libc::EINVAL)) => Ok(None),

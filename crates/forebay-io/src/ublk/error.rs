@@ -17,8 +17,9 @@ pub enum UblkError {
     },
     /// The process lacks permission.
     #[error(
-        "this process may not make block devices (ublk: {what}: {source}): it needs CAP_SYS_ADMIN, and {CONTROL} and /dev/ublkc* to \
-         read and write. Run it as root (forebay help boot has the lines for systemd), or export the volume over NBD or FUSE"
+        "this process may not create block devices (ublk: {what}: {source}): it needs CAP_SYS_ADMIN, and \
+         read and write access to {CONTROL} and /dev/ublkc*. Run it as root (forebay help boot has the lines \
+         for systemd), or export the volume over NBD or FUSE"
     )]
     NotAllowed {
         /// The action.
@@ -37,7 +38,7 @@ pub enum UblkError {
         since: &'static str,
     },
     /// The ring for commands cannot be created.
-    #[error("io_uring is not available to give commands to ublk: {source}")]
+    #[error("io_uring is not available for commands to ublk: {source}")]
     NoRing {
         /// The kernel's error.
         source: io::Error,

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_taken_and_answered_in_sixteen_bytes() {
+    fn requests_and_replies_have_sixteen_bytes() {
         let (fetch, bytes) = next_request(0x0102, None);
         assert_eq!((fetch, hex(&bytes).as_str()), (FETCH, "00000201000000000000000000000000"));
         let (commit, bytes) = next_request(7, Some(-5));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_command_is_for_a_device_and_no_queue() {
+    fn control_command_targets_no_queue() {
         let bytes = control(3, (0x1122_3344_5566_7788, 64), 0x99);
         assert_eq!(
             hex(&bytes[..32]),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_a_device() {
+    fn device_info_round_trips() {
         let info = DeviceInfo {
             number: u32::MAX,
             queues: 1,

@@ -19,7 +19,7 @@ use forebay_io::{
 const MIB: usize = 1 << 20;
 
 #[test]
-fn reads_and_writes_of_every_alignment_agree_with_a_file_in_memory() {
+fn unaligned_transfers_agree_with_a_model() {
     all_engines(|bench| {
         let size = MIB + 512;
         let (device, mut model) = bench.file_device(size, DeviceOptions::default());
@@ -57,7 +57,7 @@ fn reads_and_writes_of_every_alignment_agree_with_a_file_in_memory() {
 }
 
 #[test]
-fn more_operations_than_the_ring_holds_all_complete_once() {
+fn operations_beyond_the_ring_complete_once() {
     all_engines(|bench| {
         let count = 2000u64;
         let (device, _) = bench.file_device(8 * MIB, DeviceOptions::default());
@@ -83,7 +83,7 @@ fn more_operations_than_the_ring_holds_all_complete_once() {
 }
 
 #[test]
-fn more_spans_than_the_kernel_takes_are_one_operation() {
+fn excess_spans_form_one_operation() {
     all_engines(|bench| {
         let (device, _) = bench.file_device(4 * MIB, DeviceOptions::default());
         let buf = bench.reactor.pool_mut().alloc(4 * MIB).unwrap();
@@ -102,7 +102,7 @@ fn more_spans_than_the_kernel_takes_are_one_operation() {
 }
 
 #[test]
-fn a_checked_read_brings_the_checksums_of_what_it_read() {
+fn checked_read_returns_block_checksums() {
     all_engines(|bench| {
         let size = 4 * MIB;
         let (device, model) = bench.file_device(size, DeviceOptions::default());
@@ -231,7 +231,7 @@ fn a_loop_that_polls_is_not_busy() {
 }
 
 #[test]
-fn jobs_are_run_beside_the_loop_each_once() {
+fn jobs_run_once_on_another_thread() {
     all_engines(|bench| {
         let (sender, results) = std::sync::mpsc::channel();
         let own = std::thread::current().id();
@@ -275,7 +275,7 @@ impl forebay_io::PlaceCipher for Broken {
 }
 
 #[test]
-fn an_io_thread_that_panics_is_an_error_and_nobody_waits_for_it() {
+fn panic_of_an_io_thread_is_an_error() {
     let limits = Limits { io_threads: 1, io_threads_busy_pct: 0, ..Limits::default() };
     let Ok((mut reactor, _)) = forebay_io::Reactor::open(forebay_io::EnginePreference::Uring, limits) else {
         return;
@@ -311,8 +311,9 @@ impl forebay_io::PlaceCipher for Hangs {
     fn decrypt(&self, _place: u64, _bytes: &mut [u8]) {}
 }
 
+/// The memory of its step stays as it is, also after the end of the loop.
 #[test]
-fn an_io_thread_that_hangs_keeps_neither_the_loop_nor_its_end_and_its_memory_stays() {
+fn hanging_io_thread_does_not_block_loop() {
     let limits = Limits { io_threads: 1, io_threads_busy_pct: 0, ..Limits::default() };
     let Ok((mut reactor, _)) = forebay_io::Reactor::open(forebay_io::EnginePreference::Uring, limits) else {
         return;
@@ -345,7 +346,7 @@ fn an_io_thread_that_hangs_keeps_neither_the_loop_nor_its_end_and_its_memory_sta
 }
 
 #[test]
-fn what_is_encrypted_is_so_on_the_device_once_and_nowhere_else() {
+fn encrypted_data_is_clear_only_in_memory() {
     use forebay_io::PlaceCipher;
     all_engines(|bench| {
         bench.reactor.set_cipher(std::sync::Arc::new(ByPlace));
@@ -381,7 +382,7 @@ fn what_is_encrypted_is_so_on_the_device_once_and_nowhere_else() {
 
 /// A backing file of 64 KiB is truncated to 16 KiB, and later restored.
 #[test]
-fn a_device_that_ends_before_its_recorded_end_answers_with_errors_until_it_is_back() {
+fn truncated_device_fails_until_restored() {
     all_engines(|bench| {
         let size = 64 << 10;
         let (device, model) = bench.file_device(size, DeviceOptions::default());
@@ -424,7 +425,7 @@ fn a_device_that_ends_before_its_recorded_end_answers_with_errors_until_it_is_ba
 /// A user that needs less of a device records a smaller end, and the device may then be truncated
 /// to it. A user that needs more of a grown device records the new end.
 #[test]
-fn the_recorded_end_follows_who_uses_the_device() {
+fn recorded_end_follows_the_device_users() {
     all_engines(|bench| {
         let (device, _) = bench.file_device(64 << 10, DeviceOptions::default());
         let path = bench.path();
@@ -455,7 +456,7 @@ fn the_recorded_end_follows_who_uses_the_device() {
 }
 
 #[test]
-fn reads_past_the_end_are_zeroes_and_writes_past_it_are_refused() {
+fn reads_past_the_end_are_zero_writes_fail() {
     all_engines(|bench| {
         let size = 10_000;
         let (device, model) = bench.file_device(size, DeviceOptions::default());
@@ -503,7 +504,7 @@ fn zeroing_zeroes_exactly_the_range() {
 }
 
 #[test]
-fn what_is_discarded_of_a_file_takes_no_space_and_its_size_stays() {
+fn discard_frees_space_and_keeps_the_size() {
     all_engines(|bench| {
         let size = 4 * MIB;
         let (device, model) = bench.file_device(size, DeviceOptions::default());
@@ -520,7 +521,7 @@ fn what_is_discarded_of_a_file_takes_no_space_and_its_size_stays() {
 }
 
 #[test]
-fn a_device_without_discards_says_so() {
+fn device_without_discards_reports_it() {
     all_engines(|bench| {
         let options = DeviceOptions { special_size_bytes: Some(MIB as u64), ..DeviceOptions::default() };
         let device = Device::open_cache("/dev/full", options).unwrap();
@@ -531,7 +532,7 @@ fn a_device_without_discards_says_so() {
 }
 
 #[test]
-fn sector_writes_around_a_page_do_not_undo_each_other() {
+fn sector_writes_to_one_page_all_survive() {
     all_engines(|bench| {
         let size = 256 << 10;
         let (device, mut model) = bench.file_device(size, DeviceOptions::default());
@@ -595,7 +596,7 @@ fn failures_of_devices_reach_the_caller() {
 }
 
 #[test]
-fn a_device_without_operations_can_be_removed_and_its_number_serves_again() {
+fn idle_device_is_removed_and_number_reused() {
     all_engines(|bench| {
         let (device, _) = bench.file_device(MIB, DeviceOptions::default());
         let buf = bench.reactor.pool_mut().alloc(4096).unwrap();
@@ -615,7 +616,7 @@ fn a_device_without_operations_can_be_removed_and_its_number_serves_again() {
 }
 
 #[test]
-fn malformed_operations_are_reported_not_performed() {
+fn malformed_operations_fail_and_do_nothing() {
     all_engines(|bench| {
         let (device, _) = bench.file_device(MIB, DeviceOptions::default());
         let buf = bench.reactor.pool_mut().alloc(4096).unwrap();
@@ -642,7 +643,7 @@ fn malformed_operations_are_reported_not_performed() {
 }
 
 #[test]
-fn large_sends_go_out_whole_and_in_order_through_a_full_socket() {
+fn large_sends_stay_whole_and_in_order() {
     all_engines(|bench| {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let socket = bench.reactor.add_socket(OwnedFd::from(ours)).unwrap();
@@ -672,7 +673,7 @@ fn large_sends_go_out_whole_and_in_order_through_a_full_socket() {
 }
 
 #[test]
-fn connections_are_accepted_echoed_and_seen_to_close() {
+fn connections_are_accepted_and_closed() {
     all_engines(|bench| {
         let path = bench.dir.path().join("sock");
         let listener = bench.reactor.add_listener(listen_unix(&path, 0o600).unwrap()).unwrap();
@@ -723,7 +724,7 @@ fn tcp_connections_work_too() {
 }
 
 #[test]
-fn closing_cancels_receives_and_accepts_and_lets_sends_out() {
+fn close_cancels_receives_but_not_sends() {
     all_engines(|bench| {
         let path = bench.dir.path().join("sock");
         let listener = bench.reactor.add_listener(listen_unix(&path, 0o600).unwrap()).unwrap();
@@ -755,7 +756,7 @@ fn closing_cancels_receives_and_accepts_and_lets_sends_out() {
 }
 
 #[test]
-fn sockets_are_given_away_between_two_operations_and_no_byte_is_lost() {
+fn sockets_are_released_without_lost_bytes() {
     all_engines(|bench| {
         let path = bench.dir.path().join("sock");
         let listener = bench.reactor.add_listener(listen_unix(&path, 0o600).unwrap()).unwrap();
@@ -793,7 +794,7 @@ fn sockets_are_given_away_between_two_operations_and_no_byte_is_lost() {
 }
 
 #[test]
-fn aborting_a_socket_ends_a_send_that_the_peer_does_not_read() {
+fn abort_ends_a_send_that_is_not_read() {
     all_engines(|bench| {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let socket = bench.reactor.add_socket(OwnedFd::from(ours)).unwrap();
@@ -811,7 +812,7 @@ fn aborting_a_socket_ends_a_send_that_the_peer_does_not_read() {
 }
 
 #[test]
-fn the_peer_closing_in_the_middle_of_a_receive_ends_it() {
+fn peer_close_ends_a_pending_receive() {
     all_engines(|bench| {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let socket = bench.reactor.add_socket(OwnedFd::from(ours)).unwrap();
@@ -825,7 +826,7 @@ fn the_peer_closing_in_the_middle_of_a_receive_ends_it() {
 }
 
 #[test]
-fn many_idle_receives_do_not_keep_device_operations_out() {
+fn idle_receives_do_not_block_device_io() {
     all_engines(|bench| {
         let (device, _) = bench.file_device(MIB, DeviceOptions::default());
         let buf = bench.reactor.pool_mut().alloc(64 << 10).unwrap();
@@ -872,7 +873,7 @@ fn another_thread_wakes_a_waiting_loop() {
 }
 
 #[test]
-fn a_timeout_is_kept_and_spinning_changes_nothing() {
+fn timeout_is_kept_with_and_without_spin() {
     all_engines(|bench| {
         for spin in [Duration::ZERO, Duration::from_millis(1), Duration::from_millis(50)] {
             drop(bench.replace_reactor(Limits { spin, ..Limits::default() }));
@@ -891,7 +892,7 @@ fn a_timeout_is_kept_and_spinning_changes_nothing() {
 }
 
 #[test]
-fn an_emulated_disk_is_as_slow_as_a_disk_and_as_right_as_a_file() {
+fn emulated_disk_is_slow_and_correct() {
     all_engines(|bench| {
         let options = DeviceOptions { emulate: Some(DeviceModel::Hdd7200), ..Default::default() };
         let (device, model) = bench.file_device(64 * MIB, options);
@@ -920,7 +921,7 @@ fn an_emulated_disk_is_as_slow_as_a_disk_and_as_right_as_a_file() {
 }
 
 #[test]
-fn an_emulated_card_takes_its_time_and_is_as_right_as_a_file() {
+fn emulated_card_is_slow_and_correct() {
     all_engines(|bench| {
         // A hundredth of the chips: a page takes 340 us to write and 140 us to read.
         let card = DeviceModel::CardD { scale: 100 };
@@ -984,7 +985,7 @@ fn a_warm_reactor_takes_no_more_memory() {
 /// Under memory pressure, between two turns, memory returns to the system and its buffer number in
 /// the ring is reused for other memory.
 #[test]
-fn memory_under_the_number_of_what_is_gone_is_written_and_read() {
+fn reused_registration_has_the_new_memory() {
     all_engines(|bench| {
         for seed in 0..4 {
             let limits = Limits { buffer_bytes_max: 7 * MIB, ..Limits::default() };
@@ -1020,7 +1021,7 @@ fn memory_under_the_number_of_what_is_gone_is_written_and_read() {
 
 /// Registered memory becomes scarce while operations that would use the registration are queued.
 #[test]
-fn what_is_not_registered_any_more_is_written_and_read_all_the_same() {
+fn unregistered_memory_is_still_transferred() {
     all_engines(|bench| {
         let limits = Limits { buffer_bytes_max: 7 * MIB, ..Limits::default() };
         drop(bench.replace_reactor(limits));
@@ -1067,7 +1068,7 @@ fn what_is_not_registered_any_more_is_written_and_read_all_the_same() {
 /// Between two turns pages return to the system and others are mapped at the same address: the
 /// existing registration refers to the old ones.
 #[test]
-fn memory_that_was_exchanged_is_registered_anew() {
+fn exchanged_memory_is_registered_again() {
     all_engines(|bench| {
         let limits = Limits { buffer_bytes_max: 7 * MIB, ..Limits::default() };
         drop(bench.replace_reactor(limits));
@@ -1100,7 +1101,7 @@ fn memory_that_was_exchanged_is_registered_anew() {
 /// With little memory, buffers of all sizes are allocated and freed, and transfers use one or many
 /// of them.
 #[test]
-fn transfers_find_their_bytes_however_memory_is_registered_and_given_back() {
+fn transfers_survive_changing_registrations() {
     all_engines(|bench| {
         let limits = Limits { buffer_bytes_max: 24 * MIB, ..Limits::default() };
         drop(bench.replace_reactor(limits));
@@ -1153,7 +1154,7 @@ fn transfers_find_their_bytes_however_memory_is_registered_and_given_back() {
 }
 
 #[test]
-fn a_reactor_dropped_with_operations_in_flight_ends_cleanly() {
+fn reactor_with_operations_in_flight_drops() {
     all_engines(|bench| {
         let (device, _) = bench.file_device(4 * MIB, DeviceOptions::default());
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -1172,7 +1173,7 @@ fn a_reactor_dropped_with_operations_in_flight_ends_cleanly() {
 }
 
 #[test]
-fn a_reactor_may_be_made_on_one_thread_and_run_on_another() {
+fn reactor_can_move_to_another_thread() {
     all_engines(|bench| {
         let (device, _) = bench.file_device(MIB, DeviceOptions::default());
         let limits = Limits::default();

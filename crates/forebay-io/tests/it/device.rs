@@ -12,7 +12,7 @@ fn unlocked() -> DeviceOptions {
 }
 
 #[test]
-fn a_device_in_use_says_so_and_is_free_again_afterwards() {
+fn device_in_use_is_refused_until_released() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache");
     create_cache_file(&path, 1 << 20, false, &[]).unwrap();
@@ -20,7 +20,7 @@ fn a_device_in_use_says_so_and_is_free_again_afterwards() {
     let error = Device::open_cache(&path, DeviceOptions::default()).unwrap_err();
     assert!(matches!(error, DeviceError::InUse { .. }));
     let text = error.to_string();
-    assert!(text.contains("cache is in use by this very process: take it from the pool"), "{text}");
+    assert!(text.contains("cache is in use by this very process: remove it from the pool"), "{text}");
     Device::open_backing(&path, unlocked()).expect("a tool that does not ask for the lock gets in");
     drop(first);
     Device::open_cache(&path, DeviceOptions::default()).unwrap();
@@ -43,7 +43,7 @@ fn is_in_use(path: &Path) -> bool {
 }
 
 #[test]
-fn a_file_that_somebody_writes_is_in_use() {
+fn file_open_for_writing_is_in_use() {
     let (_dir, path) = cache_file();
     let reader = std::fs::File::open(&path).unwrap();
     assert!(!is_in_use(&path), "a reader does no harm");
@@ -64,7 +64,7 @@ fn has_locked(file: &std::fs::File, kind: rustix::fs::FlockOperation) -> bool {
 }
 
 #[test]
-fn whoever_locks_files_does_not_get_one_that_is_open_here() {
+fn open_device_cannot_be_locked_elsewhere() {
     use rustix::fs::FlockOperation::{NonBlockingLockExclusive, NonBlockingLockShared};
     let (_dir, path) = cache_file();
     let device = Device::open_backing(&path, DeviceOptions::default()).unwrap();
@@ -78,7 +78,7 @@ fn whoever_locks_files_does_not_get_one_that_is_open_here() {
 }
 
 #[test]
-fn what_is_not_a_device_is_refused_by_name() {
+fn non_device_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let error = Device::open_cache(dir.path(), DeviceOptions::default()).unwrap_err();
     assert!(error.to_string().contains("is a directory"), "{error}");
@@ -89,7 +89,7 @@ fn what_is_not_a_device_is_refused_by_name() {
 }
 
 #[test]
-fn identity_tells_files_apart_and_notices_changes() {
+fn identity_distinguishes_files_and_changes() {
     let dir = tempfile::tempdir().unwrap();
     let (a_path, b_path, link) = (dir.path().join("a"), dir.path().join("b"), dir.path().join("link"));
     std::fs::write(&a_path, [1; 5000]).unwrap();
@@ -133,7 +133,7 @@ fn direct_io_is_left_out_on_request() {
 }
 
 #[test]
-fn direct_io_that_is_not_possible_is_noted_and_not_an_error() {
+fn missing_direct_io_is_noted_not_an_error() {
     // procfs files cannot be opened with O_DIRECT on any machine.
     let options = DeviceOptions { read_only: true, lock: false, ..Default::default() };
     let device = Device::open_backing("/proc/version", options).unwrap();
@@ -143,7 +143,7 @@ fn direct_io_that_is_not_possible_is_noted_and_not_an_error() {
 
 #[test]
 #[ignore = "needs a scratch block device, named by FOREBAY_TEST_BLOCK_DEVICE; its contents are destroyed"]
-fn a_block_device_takes_every_alignment_and_is_exclusive() {
+fn block_device_allows_any_alignment() {
     let path =
         std::env::var("FOREBAY_TEST_BLOCK_DEVICE").expect("FOREBAY_TEST_BLOCK_DEVICE names a block device");
     for preference in [EnginePreference::Uring, EnginePreference::Psync] {

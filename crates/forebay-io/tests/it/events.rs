@@ -19,7 +19,7 @@ fn counter(bench: &mut Bench) -> (EventId, File) {
 }
 
 #[test]
-fn what_was_signalled_is_taken_once() {
+fn signal_is_taken_once() {
     all_engines(|bench| {
         let (event, mut theirs) = counter(bench);
         bench.reactor.submit(1, Op::TakeEvent { event });
@@ -38,7 +38,7 @@ fn what_was_signalled_is_taken_once() {
 }
 
 #[test]
-fn a_signal_arrives_and_a_full_counter_is_signalled() {
+fn signal_arrives_and_sets_a_full_counter() {
     all_engines(|bench| {
         let (event, mut theirs) = counter(bench);
         bench.reactor.submit(1, Op::Signal { event });
@@ -58,7 +58,7 @@ fn a_signal_arrives_and_a_full_counter_is_signalled() {
 }
 
 #[test]
-fn closing_ends_a_wait_and_closes_the_descriptor() {
+fn close_ends_a_wait_and_the_descriptor() {
     all_engines(|bench| {
         let (event, _theirs) = counter(bench);
         bench.reactor.submit(1, Op::TakeEvent { event });
@@ -71,7 +71,7 @@ fn closing_ends_a_wait_and_closes_the_descriptor() {
 }
 
 #[test]
-fn what_is_no_counter_is_refused() {
+fn non_counter_descriptor_is_refused() {
     let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     assert!(EventCounter::new(OwnedFd::from(ours)).is_err());
     assert!(EventCounter::new(File::open("/dev/null").unwrap().into()).is_err());

@@ -57,7 +57,7 @@ fn random_writes_mib_s(card: &Card, used_pct: u64) -> f64 {
 }
 
 #[test]
-fn the_cards_are_as_fast_as_was_published_of_them() {
+fn card_speeds_match_published_figures() {
     // By utilisation: `docs/results/flash-model.md`.
     for (card, published, off) in [
         (&CARD_D, [(20, 1095.0), (50, 613.0), (100, 99.0)], 0.25),
@@ -122,7 +122,7 @@ fn a_card_is_full_from_the_first_command_on() {
 }
 
 #[test]
-fn with_half_of_the_chips_everything_takes_twice_as_long() {
+fn half_of_the_chips_takes_twice_as_long() {
     let mut cards = [1, 2].map(|scale| FlashModel::new(&CARD_D, scale, 64 * MIB));
     let mut rng = Rng(3);
     let mut total = [0; 2];
@@ -140,7 +140,7 @@ fn with_half_of_the_chips_everything_takes_twice_as_long() {
 }
 
 #[test]
-fn a_full_card_holds_up_the_write_that_collects_and_what_comes_after_it() {
+fn collection_delays_later_commands() {
     let mut card = FlashModel::new(&CARD_D, 1, SIZE);
     let (mut rng, mut quick, mut held_up) = (Rng(5), u64::MAX, 0);
     for _ in 0..200_000 {

@@ -32,7 +32,7 @@ fn receive(bench: &mut Bench, fuse: FuseId, memory: BufId, number: u64) {
 }
 
 #[test]
-fn every_message_is_received_once_and_split_behind_its_header() {
+fn messages_arrive_once_split_at_the_header() {
     all_engines(|bench| {
         let (fuse, kernel, memory) = connect(bench);
         for number in 0..32 {
@@ -96,7 +96,7 @@ fn an_answer_is_one_message() {
 }
 
 #[test]
-fn closing_ends_every_receive_and_lets_answers_out() {
+fn close_ends_receives_and_sends_replies() {
     all_engines(|bench| {
         let (fuse, kernel, memory) = connect(bench);
         for number in 0..20 {
@@ -120,7 +120,7 @@ fn closing_ends_every_receive_and_lets_answers_out() {
 }
 
 #[test]
-fn a_connection_that_nobody_mounted_fails_and_does_not_hang() {
+fn unmounted_connection_fails_at_once() {
     all_engines(|bench| {
         let Ok(device) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") else {
             return println!("skipped: /dev/fuse cannot be opened");
@@ -153,7 +153,7 @@ fn entries_of_what_has_no_ring_are_refused() {
 }
 
 #[test]
-fn dropping_the_reactor_ends_waiting_receives() {
+fn dropped_reactor_ends_waiting_receives() {
     all_engines(|bench| {
         let (fuse, kernel, memory) = connect(bench);
         for number in 0..9 {

@@ -49,7 +49,7 @@ fn stream_mb_s(depth: u64, op: HddOp) -> f64 {
 }
 
 #[test]
-fn random_reads_at_depth_1_run_at_75_to_90_iops_whatever_the_size() {
+fn random_reads_at_depth_1_reach_75_iops() {
     for size in [GIB, 64 * GIB, 4096 * GIB] {
         let iops = random_iops(size, 1, HddOp::Read);
         println!("random 4 KiB reads, depth 1, {} GiB: {iops:.1} IOPS", size / GIB);
@@ -58,7 +58,7 @@ fn random_reads_at_depth_1_run_at_75_to_90_iops_whatever_the_size() {
 }
 
 #[test]
-fn the_queue_is_reordered_so_that_depth_32_is_more_than_twice_as_fast() {
+fn queue_depth_32_more_than_doubles_iops() {
     let mut last = 0.0;
     for depth in [1, 2, 4, 8, 16, 32] {
         let (read, write) =
@@ -74,7 +74,7 @@ fn the_queue_is_reordered_so_that_depth_32_is_more_than_twice_as_fast() {
 }
 
 #[test]
-fn one_read_stream_runs_at_media_rate_at_any_depth() {
+fn single_read_stream_runs_at_media_rate() {
     for depth in [1, 2, 4, 8] {
         let rate = stream_mb_s(depth, HddOp::Read);
         println!("128 KiB read stream, depth {depth}: {rate:.1} MB/s");
@@ -83,7 +83,7 @@ fn one_read_stream_runs_at_media_rate_at_any_depth() {
 }
 
 #[test]
-fn a_write_stream_needs_a_queue_to_run_at_media_rate() {
+fn write_stream_needs_a_queue_for_full_rate() {
     let (one, two) = (stream_mb_s(1, HddOp::Write), stream_mb_s(2, HddOp::Write));
     println!("128 KiB write stream: depth 1 {one:.1}, depth 2 {two:.1} MB/s");
     assert!((10.0..20.0).contains(&one), "a revolution is lost per write: {one}");
@@ -91,7 +91,7 @@ fn a_write_stream_needs_a_queue_to_run_at_media_rate() {
 }
 
 #[test]
-fn two_interleaved_streams_are_far_below_media_rate() {
+fn two_streams_are_far_below_media_rate() {
     let len = 128 << 10;
     for depth in [1, 2] {
         let next = |n: u64| (n % 2) * 32 * GIB + n / 2 * len;
@@ -102,7 +102,7 @@ fn two_interleaved_streams_are_far_below_media_rate() {
 }
 
 #[test]
-fn a_sorted_sweep_with_gaps_beats_random_order() {
+fn sorted_sweep_beats_random_order() {
     let size = 8 * GIB;
     let mut rng = Rng(7);
     let mut offsets: Vec<u64> = (0..20_000).map(|_| rng.below(size / 4096) * 4096).collect();
@@ -134,7 +134,7 @@ fn a_flush_waits_for_earlier_writes_only() {
 }
 
 #[test]
-fn nothing_starves_while_nearer_commands_keep_coming() {
+fn far_commands_do_not_starve() {
     let mut disk = HddModel::new(64 * GIB);
     let mut rng = Rng(3);
     let (mut done, mut now) = (Vec::new(), 0);
@@ -155,7 +155,7 @@ fn nothing_starves_while_nearer_commands_keep_coming() {
 }
 
 #[test]
-fn the_same_commands_give_the_same_times() {
+fn timing_is_deterministic() {
     let trace = || {
         let mut disk = HddModel::new(GIB);
         let (mut rng, mut done, mut times) = (Rng(11), Vec::new(), Vec::new());

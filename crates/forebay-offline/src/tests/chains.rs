@@ -180,7 +180,7 @@ fn a_chain_goes_on_behind_a_base() {
 }
 
 #[test]
-fn a_damaged_increment_in_one_copy_is_no_loss() {
+fn increment_damaged_once_is_no_loss() {
     for copy in 0..2 {
         let cache = chained();
         let at = cache.increments_at(2, copy);
@@ -194,7 +194,7 @@ fn a_damaged_increment_in_one_copy_is_no_loss() {
 }
 
 #[test]
-fn of_a_chain_that_is_damaged_in_both_copies_the_beginning_is_left() {
+fn chain_damaged_twice_keeps_its_start() {
     let cache = chained();
     let last = u64::from(cache.in_effect().1.chain.unwrap().blocks) - 1;
     for copy in 0..2 {
@@ -215,7 +215,7 @@ fn of_a_chain_that_is_damaged_in_both_copies_the_beginning_is_left() {
 }
 
 #[test]
-fn without_superblocks_a_chain_is_found_and_nothing_is_certain() {
+fn chain_without_superblocks_is_uncertain() {
     let cache = chained();
     let (_, superblock) = cache.in_effect();
     cache.lose_superblocks();
@@ -229,7 +229,7 @@ fn without_superblocks_a_chain_is_found_and_nothing_is_certain() {
 }
 
 #[test]
-fn without_superblocks_a_base_alone_counts_for_nothing() {
+fn base_without_superblocks_is_ignored() {
     let cache = chained();
     let (_, superblock) = cache.in_effect();
     cache.base();
@@ -240,7 +240,7 @@ fn without_superblocks_a_base_alone_counts_for_nothing() {
 }
 
 #[test]
-fn without_superblocks_a_whole_checkpoint_is_certain_unless_an_increment_may_have_followed() {
+fn whole_checkpoint_alone_is_mostly_certain() {
     let certain = |change: &dyn Fn(&Cache)| {
         let cache = whole();
         change(&cache);
@@ -277,7 +277,7 @@ fn without_superblocks_a_whole_checkpoint_is_certain_unless_an_increment_may_hav
 
 /// The whole checkpoint behind a chain may have a number higher by two.
 #[test]
-fn without_superblocks_a_whole_checkpoint_behind_a_chain_is_certain() {
+fn whole_checkpoint_behind_chain_is_certain() {
     let cache = logged();
     cache.checkpoint(3, sealed(4, 10), &[1, 3]);
     cache.increment(Vec::new(), Vec::new());
@@ -306,7 +306,7 @@ fn without_superblocks_a_whole_checkpoint_behind_a_chain_is_certain() {
 
 /// A start reuses the number of an increment that is not in effect.
 #[test]
-fn without_superblocks_a_checkpoint_of_a_later_start_counts() {
+fn checkpoint_of_a_later_start_wins() {
     let cache = chained();
     let (state, _) = cache.in_effect();
     let next = Checkpoint { epoch: state.epoch + 1, ..state };

@@ -200,13 +200,13 @@ fn a_device_that_was_put_out_does_not_count() {
     pair.damage(1);
     let (held, findings) = pair.checked();
     assert_eq!((held, findings.lost, findings.damaged), ([1, 0], 0, 1), "{findings:?}");
-    assert!(findings.kept[0].what.contains("put out"), "{findings:?}");
+    assert!(findings.kept[0].what.contains("failed out"), "{findings:?}");
     let image = Image::open(&pair.paths[..]).unwrap();
     assert_eq!(image.mirror().unwrap().standing().map(|(_, word)| word), ["counts", "out"]);
 }
 
 #[test]
-fn devices_that_each_went_on_alone_are_refused_together_as_the_daemon_refuses_them() {
+fn split_mirror_is_refused() {
     let pair = Pair::new();
     for (member, other) in [(0, 1), (1, 0)] {
         pair.superblock(member, |superblock| {
@@ -215,13 +215,13 @@ fn devices_that_each_went_on_alone_are_refused_together_as_the_daemon_refuses_th
         });
     }
     let refused = Image::open(&pair.paths[..]).unwrap_err().to_string();
-    assert!(refused.contains("do not tell which of them counts"), "{refused}");
-    assert!(pair.salvaged(&[0, 1], None).unwrap_err().contains("do not tell which of them counts"));
+    assert!(refused.contains("do not show which of them is current"), "{refused}");
+    assert!(pair.salvaged(&[0, 1], None).unwrap_err().contains("do not show which of them is current"));
     assert_eq!(pair.salvaged(&[1], None).unwrap()[0].1, Worth::Uncertain);
 }
 
 #[test]
-fn salvage_takes_whichever_copy_is_right_and_no_device_that_was_put_out() {
+fn salvage_uses_the_right_copy_of_a_mirror() {
     let pair = Pair::new();
     let dirty = Ok(vec![(7, Worth::Dirty, 8)]);
     assert_eq!(pair.salvaged(&[0, 1], None), dirty);
@@ -229,14 +229,14 @@ fn salvage_takes_whichever_copy_is_right_and_no_device_that_was_put_out() {
     assert_eq!(pair.salvaged(&[1, 0], Some(true)), dirty);
     let alone = pair.salvaged(&[0], None).unwrap();
     assert_eq!(alone[0].1, Worth::Uncertain, "nobody knows whether the other one went on alone");
-    assert!(pair.salvaged(&[1], Some(true)).unwrap_err().contains("put out"));
+    assert!(pair.salvaged(&[1], Some(true)).unwrap_err().contains("failed out"));
     pair.damage(0);
     assert_eq!(pair.salvaged(&[0, 1], Some(false)), dirty);
     assert_eq!(pair.salvaged(&[0], Some(false)).unwrap()[0].1, Worth::Lost);
 }
 
 #[test]
-fn salvage_follows_the_log_as_long_as_of_each_block_one_device_is_right() {
+fn salvage_needs_one_right_copy_per_block() {
     for member in 0..2 {
         for block in 0..4 {
             let pair = Pair::new();
@@ -256,7 +256,7 @@ fn salvage_follows_the_log_as_long_as_of_each_block_one_device_is_right() {
 }
 
 #[test]
-fn salvage_finds_what_was_flushed_after_a_device_was_put_out_without_the_notes_of_it() {
+fn salvage_reads_the_log_of_a_lone_device() {
     for member in 0..2 {
         let pair = Pair::new();
         let earlier = header(3, 0, (9, 9), 1);
@@ -270,7 +270,7 @@ fn salvage_finds_what_was_flushed_after_a_device_was_put_out_without_the_notes_o
 }
 
 #[test]
-fn what_is_newer_counts_whole_or_not_and_what_it_replaced_does_not_come_back() {
+fn newer_mirror_batch_counts_whole_or_not() {
     let pair = Pair::new();
     pair.batch(&[0], &header(3, 0, (20, 20), 1), (7, 3, true));
     pair.batch(&[1], &header(3, 0, (22, 20), 1), (7, 9, true));
@@ -280,7 +280,7 @@ fn what_is_newer_counts_whole_or_not_and_what_it_replaced_does_not_come_back() {
 }
 
 #[test]
-fn salvage_takes_checkpoints_from_either_device() {
+fn salvage_uses_checkpoint_of_either_device() {
     for member in 0..2 {
         let pair = Pair::new();
         pair.log(&[0, 1]);
@@ -290,7 +290,7 @@ fn salvage_takes_checkpoints_from_either_device() {
 }
 
 #[test]
-fn without_its_checkpoint_the_pairs_are_found_by_their_heads() {
+fn heads_identify_pairs_without_checkpoint() {
     let pair = Pair::new();
     pair.batch(&[0, 1], &header(3, 0, (20, 2), 1), (7, 9, true));
     pair.batch(&[0, 1], &header(3, 2, (21, 3), 1), (8, 10, true));
@@ -306,7 +306,7 @@ fn without_its_checkpoint_the_pairs_are_found_by_their_heads() {
 }
 
 #[test]
-fn each_copy_is_compared_with_a_summary_whatever_the_headers_say() {
+fn each_copy_is_checked_against_the_summary() {
     for member in 0..2 {
         let pair = Pair::new();
         let crc32c = forebay_format::checksum(&[8; BLOCK_BYTES]);
@@ -330,7 +330,7 @@ fn each_copy_is_compared_with_a_summary_whatever_the_headers_say() {
 
 /// Clean blocks were logged in halves of columns on which the devices still have the earlier pair.
 #[test]
-fn fills_where_a_pair_was_before_are_no_damage_and_neither_is_the_lack_of_them() {
+fn fills_over_earlier_pairs_are_no_damage() {
     let fills = |pair: &Pair, first: bool| {
         let twin = 5 + pair.geometry.columns();
         for (segment, member, number) in [(4, 0, (20, 1)), (twin, 1, (21, 2))] {
@@ -362,7 +362,7 @@ fn fills_where_a_pair_was_before_are_no_damage_and_neither_is_the_lack_of_them()
 }
 
 #[test]
-fn clean_blocks_that_are_missing_make_nothing_uncertain_where_the_log_has_holes() {
+fn missing_clean_blocks_cause_no_doubt() {
     let pair = Pair::new();
     let mut behind_a_hole = header(3, 0, (23, 21), 1);
     behind_a_hole.flushed_stream_sequence = 21;

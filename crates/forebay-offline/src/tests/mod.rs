@@ -193,7 +193,7 @@ fn a_new_cache_is_whole_and_empty() {
 }
 
 #[test]
-fn what_was_logged_after_the_checkpoint_counts_and_the_newest_copy_of_a_block_wins() {
+fn log_counts_and_its_newest_copy_wins() {
     let mut cache = Cache::new();
     let (entries, bytes) = dirty(&[1, 2, 3]);
     let at = cache.batch(0, 0, &entries, &bytes);
@@ -219,7 +219,7 @@ fn marks_change_what_slots_are_worth() {
 }
 
 #[test]
-fn the_log_goes_on_in_the_next_segment_of_the_window_and_ends_at_a_gap() {
+fn log_continues_in_the_window_until_a_gap() {
     let mut cache = Cache::new();
     let (entries, bytes) = dirty(&[1]);
     cache.batch(0, 0, &entries, &bytes);
@@ -233,7 +233,7 @@ fn the_log_goes_on_in_the_next_segment_of_the_window_and_ends_at_a_gap() {
 }
 
 #[test]
-fn the_log_goes_on_in_segments_that_were_added_to_the_window_whatever_copies_are_damaged() {
+fn log_continues_in_added_segments() {
     for damaged in [&[][..], &[4], &[20], &[4, 20]] {
         let mut cache = Cache::new();
         let number = cache.geometry.segment_count - 1;
@@ -260,7 +260,7 @@ fn the_log_goes_on_in_segments_that_were_added_to_the_window_whatever_copies_are
 }
 
 #[test]
-fn what_the_same_start_wrote_before_the_checkpoint_does_not_count_again() {
+fn batches_before_checkpoint_are_ignored() {
     let mut cache = Cache::new();
     let (entries, bytes) = dirty(&[1]);
     cache.next = (0, 1); // sequence below the checkpoint's; the stream sequence would fit
@@ -282,7 +282,7 @@ fn a_flushed_batch_that_is_gone_is_found() {
 }
 
 #[test]
-fn a_damaged_copy_of_superblock_or_checkpoint_is_found_and_the_other_one_counts() {
+fn damaged_copy_is_found_and_the_other_used() {
     let cache = Cache::new();
     cache.file.write_all_at(&[0xff; 64], Geometry::superblock_offset(1) + 100).unwrap();
     cache.file.write_all_at(&[0xff; 64], cache.geometry.checkpoint_offset(1, 0) + 4096).unwrap();
@@ -296,7 +296,7 @@ fn a_damaged_copy_of_superblock_or_checkpoint_is_found_and_the_other_one_counts(
 }
 
 #[test]
-fn an_interrupted_superblock_update_is_a_note() {
+fn interrupted_superblock_update_is_a_note() {
     let cache = Cache::new();
     let mut block = vec![0; BLOCK_BYTES];
     cache.file.read_exact_at(&mut block, Geometry::superblock_offset(0)).unwrap();
@@ -309,7 +309,7 @@ fn an_interrupted_superblock_update_is_a_note() {
 }
 
 #[test]
-fn what_is_no_cache_is_refused_in_words() {
+fn foreign_device_is_refused_with_a_reason() {
     let cache = Cache::new();
     let refused =
         |cache: &Cache| Image::open(std::slice::from_ref(&cache.path)).map(drop).unwrap_err().to_string();
@@ -356,7 +356,7 @@ fn no_byte_anywhere_makes_it_panic() {
 /// Salvages states after simulated crashes to the backing stores: no data may be missing and none
 /// may be old.
 #[test]
-fn backing_stores_with_what_was_salvaged_hold_what_was_promised() {
+fn salvage_restores_all_promised_data() {
     let (mut dirty, mut images) = (0, 0);
     for seed in 1..25 {
         for left in forebay_sim::crashed::CrashedState::after_crashes(seed, false).unwrap() {
@@ -380,7 +380,7 @@ fn backing_stores_with_what_was_salvaged_hold_what_was_promised() {
 /// The same with both superblocks lost, or damaged in both copies of the checkpoint: data reported
 /// as dirty is still right.
 #[test]
-fn what_is_called_dirty_is_right_whatever_is_damaged() {
+fn dirty_data_is_right_despite_damage() {
     let (mut certain, mut uncertain) = (0, 0);
     for seed in 40..50 {
         for (at, left) in
@@ -457,7 +457,7 @@ fn lost_write(summary: bool) -> Cache {
 }
 
 #[test]
-fn an_older_batch_where_a_write_was_lost_is_not_taken_for_current() {
+fn older_batch_of_a_lost_write_is_ignored() {
     for summary in [true, false] {
         let cache = lost_write(summary);
         let (verdict, findings) = cache.verdict();
@@ -475,7 +475,7 @@ fn an_older_batch_where_a_write_was_lost_is_not_taken_for_current() {
 }
 
 #[test]
-fn an_older_summary_where_the_write_of_the_newer_was_lost_does_not_count() {
+fn older_summary_of_a_lost_write_is_ignored() {
     let cache = lost_write(true);
     let item = |block: u64| {
         let bytes = vec![block as u8 + 1; BLOCK_BYTES];
@@ -491,7 +491,7 @@ fn an_older_summary_where_the_write_of_the_newer_was_lost_does_not_count() {
 }
 
 #[test]
-fn the_summary_that_a_killed_start_wrote_last_counts_although_its_number_is_given_again() {
+fn last_summary_of_a_killed_start_counts() {
     let mut cache = Cache::new();
     let (entries, bytes) = dirty(&[1, 2]);
     let end = cache.batch(3, 0, &entries, &bytes);
@@ -524,7 +524,7 @@ fn the_summary_that_a_killed_start_wrote_last_counts_although_its_number_is_give
 }
 
 #[test]
-fn a_batch_of_an_earlier_start_with_a_number_that_was_given_again_does_not_count() {
+fn earlier_batch_with_reused_number_is_void() {
     let cache = lost_write(false);
     let (entries, bytes) = dirty(&[91, 92]);
     let again = header(3, 2, (11, 11), 2);
@@ -542,7 +542,7 @@ fn a_batch_of_an_earlier_start_with_a_number_that_was_given_again_does_not_count
 }
 
 #[test]
-fn where_summary_and_header_disagree_the_summary_counts_and_nothing_is_certain() {
+fn summary_overrules_headers_with_doubt() {
     let cache = lost_write(true);
     let (mut entries, bytes) = dirty(&[2, 3]);
     if let Entry::Data { block, .. } = &mut entries[0] {
@@ -555,7 +555,7 @@ fn where_summary_and_header_disagree_the_summary_counts_and_nothing_is_certain()
 }
 
 #[test]
-fn of_a_cache_that_was_given_up_nothing_is_certain_and_only_what_the_record_lists_is_given() {
+fn failed_cache_yields_only_recorded_ranges() {
     let mut cache = Cache::new();
     let (entries, bytes) = dirty(&[1, 2]);
     cache.batch(0, 0, &entries, &bytes);
@@ -572,7 +572,7 @@ fn of_a_cache_that_was_given_up_nothing_is_certain_and_only_what_the_record_list
 }
 
 #[test]
-fn without_any_checkpoint_it_is_said_beforehand_how_much_memory_that_takes() {
+fn memory_without_checkpoint_is_announced() {
     let notes = |cache: &Cache| {
         let mut notes = Vec::new();
         let mut note = |memory_bytes: u64| notes.push(memory_bytes);
@@ -590,7 +590,7 @@ fn without_any_checkpoint_it_is_said_beforehand_how_much_memory_that_takes() {
 /// The volume table may be that of an older checkpoint: volumes may have been created or have grown
 /// since.
 #[test]
-fn without_superblocks_dirty_data_of_volumes_that_the_table_does_not_have_is_not_left_out() {
+fn volumes_missing_in_table_are_salvaged() {
     let mut cache = Cache::new();
     let (mut entries, bytes) = dirty(&[1, 2]);
     if let Entry::Data { volume, .. } = &mut entries[0] {
@@ -610,7 +610,7 @@ fn without_superblocks_dirty_data_of_volumes_that_the_table_does_not_have_is_not
 }
 
 #[test]
-fn a_key_for_a_cache_that_is_not_encrypted_is_told_from_a_lost_identity() {
+fn needless_key_differs_from_lost_identity() {
     let cache = Cache::new();
     for copy in 0..2 {
         // Its identity is still readable, and is tried with the key.

@@ -133,12 +133,12 @@ impl RingMemory {
     ) -> Result<Self, String> {
         if reactor.engine() == EngineKind::Psync {
             return Err("the pool does its I/O with threads (psync): with io = \"uring\" of the pool (forebay run: --io \
-                        uring) a start says why there is no io_uring"
+                        uring) a start reports why io_uring is unavailable"
                 .into());
         }
         if !reactor.can_serve_fuse_ring() {
             return Err(
-                "the kernel's io_uring has no entries that are long enough: Linux 6.14 is needed".into()
+                "the kernel's io_uring has no entries of the required size: Linux 6.14 is needed".into()
             );
         }
         let access = access?;
@@ -146,8 +146,8 @@ impl RingMemory {
             let (queues, least) = (access.queues, ByteSize(RingPlan::least_bytes(access.queues) as u64));
             let there = ByteSize(bytes_max as u64);
             format!(
-                "there is no memory for it: {queues} processors need {least} at least, and {there} are to spare \
-                 beside what other requests and mounts may need: raise buffer_memory of the pool and start the daemon again"
+                "there is no memory for it: {queues} processors need at least {least}, and other requests \
+                 and mounts leave only {there}: raise buffer_memory of the pool and start the daemon again"
             )
         };
         let plan = RingPlan::within(bytes_max, access.queues).ok_or_else(none)?;
@@ -279,7 +279,7 @@ impl<T: Tree> FuseServer<T> {
         match &self.ring {
             Some(ring) if ring.is_registered && ring.refused.is_none() => Way::Ring(ring.plan),
             Some(Ring { refused: Some(why), .. }) => {
-                Way::Device(format!("the kernel refused it ({why}): attach the volume anew to try again"))
+                Way::Device(format!("the kernel refused it ({why}): attach the volume again to retry"))
             }
             Some(_) => Way::Device("the kernel has not begun yet".into()),
             None => Way::Device(self.why_no_ring.clone()),
@@ -300,8 +300,8 @@ impl<T: Tree> FuseServer<T> {
         let answered = self.unsent.is_empty() && self.plain.iter().all(Option::is_none);
         match agreed {
             Some(agreed) if !agreed.over_ring => {
-                self.why_no_ring = "the kernel did not offer it when the mount was made: see \
-                                    /sys/module/fuse/parameters/enable_uring, and attach the volume anew"
+                self.why_no_ring = "the kernel did not offer it when the mount was created: see \
+                                    /sys/module/fuse/parameters/enable_uring, then attach the volume again"
                     .into();
                 ring.give_back(reactor.pool_mut());
             }
@@ -514,7 +514,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ring_has_long_payloads_where_there_is_room_and_entries_where_not() {
+    fn ring_trades_payload_length_for_entries() {
         let plan = |bytes: usize, queues| {
             RingPlan::within(bytes, queues).map(|plan| (plan.depth, plan.payload_bytes >> 10))
         };

@@ -21,9 +21,9 @@ pub fn wrong(path: &Path, problem: impl Into<String>) -> FileError {
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let text = read_public(path)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let chain = chain.map_err(|error| wrong(path, format!("no certificate in PEM: {error}")))?;
+    let chain = chain.map_err(|error| wrong(path, format!("no valid PEM certificate: {error}")))?;
     if chain.is_empty() {
-        let problem = "there is no certificate in it; it must be PEM, the server's own first";
+        let problem = "it has no certificate; it must be PEM, with the server's own certificate first";
         return Err(wrong(path, problem));
     }
     Ok(chain)
@@ -33,5 +33,5 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileErr
 /// message, which can quote a line of the key.
 pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
     PrivateKeyDer::from_pem_slice(&read_key(path)?)
-        .map_err(|_| wrong(path, "no private key in PEM, or a damaged one"))
+        .map_err(|_| wrong(path, "no PEM private key, or a damaged one"))
 }

@@ -77,7 +77,7 @@ impl GuardBook {
         }
         for (name, entry) in &entries.access {
             if !config.access.contains_key(name) && entry.replace(None) {
-                updated.changed.push(format!("access.{name}: gone, nobody is let in"));
+                updated.changed.push(format!("access.{name}: removed, so no client has access"));
                 updated.access = true;
             }
         }

@@ -44,7 +44,7 @@ fn every_kind_of_condition_must_be_met() {
 }
 
 #[test]
-fn ranges_hold_what_they_say() {
+fn address_ranges_contain_their_addresses() {
     let range = |text: &str| text.parse::<AddressRange>();
     let holds = |text: &str, address: &str| range(text).unwrap().contains(address.parse().unwrap());
     assert!(holds("0.0.0.0/0", "255.255.255.255") && holds("::/0", "ff::1"));
@@ -62,7 +62,7 @@ fn ranges_hold_what_they_say() {
 }
 
 #[test]
-fn names_are_those_of_the_certificate_and_of_their_kind() {
+fn client_names_come_from_the_certificate() {
     let authority = Authority::new();
     let names = |common: &[&str], dns: &[&str], uris: &[&str]| {
         let mut peer = Peer::default();
@@ -102,7 +102,7 @@ fn config(tls: &TlsConfig) -> Config {
 use forebay_config::TlsConfig;
 
 #[test]
-fn a_reload_takes_what_is_new_and_keeps_what_was_if_that_is_broken() {
+fn reload_keeps_old_certificate_on_error() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new();
     let first = authority.sign(&["server"], &["localhost"], &[]);
@@ -127,8 +127,8 @@ fn a_reload_takes_what_is_new_and_keeps_what_was_if_that_is_broken() {
     // is none.
     write(&tls.files.key_file, &first.key_pem, 0o600);
     for (file, text, mode, problem) in [
-        (&tls.files.key_file, first.key_pem.as_str(), 0o600, "does not go with"),
-        (&tls.files.key_file, "", 0o600, "no private key"),
+        (&tls.files.key_file, first.key_pem.as_str(), 0o600, "does not match"),
+        (&tls.files.key_file, "", 0o600, "no PEM private key"),
         (&tls.files.key_file, second.key_pem.as_str(), 0o644, "mode 0644"),
         (tls.client_ca_file.as_ref().unwrap(), "", 0o644, "no certificate"),
     ] {
@@ -151,7 +151,7 @@ fn a_reload_takes_what_is_new_and_keeps_what_was_if_that_is_broken() {
 }
 
 #[test]
-fn sections_that_nobody_uses_need_no_files() {
+fn unused_sections_need_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let server = Authority::new().sign(&[], &["localhost"], &[]);
     let mut config = config(&section(folder.path(), &server, None));

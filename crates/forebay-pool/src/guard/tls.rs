@@ -81,7 +81,9 @@ fn server_config(wanted: &TlsConfig) -> Result<(ServerConfig, Vec<Vec<u8>>), Fil
             let mut roots = RootCertStore::empty();
             for certificate in certificates(path)? {
                 seen.push(certificate.to_vec());
-                roots.add(certificate).map_err(|error| wrong(path, format!("no authority: {error}")))?;
+                roots
+                    .add(certificate)
+                    .map_err(|error| wrong(path, format!("not a valid certificate authority: {error}")))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
             let verifier = match wanted.client_certificates {
@@ -94,7 +96,7 @@ fn server_config(wanted: &TlsConfig) -> Result<(ServerConfig, Vec<Vec<u8>>), Fil
     };
     let config = builder.with_single_cert(chain, key);
     let mut config = config.map_err(|error| {
-        wrong(&files.key_file, format!("does not go with {}: {error}", files.cert_file.display()))
+        wrong(&files.key_file, format!("does not match {}: {error}", files.cert_file.display()))
     })?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;

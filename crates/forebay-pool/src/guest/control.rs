@@ -138,10 +138,10 @@ fn exchange(session: &mut Session<'_>, stream: &UnixStream) -> Result<bool, Stri
     let mut body = [0; BODY_BYTES_MAX];
     let body = &mut body[..header.body_bytes];
     let mut reader = stream;
-    reader.read_exact(body).map_err(|error| format!("a message that does not come: {error}"))?;
+    reader.read_exact(body).map_err(|error| format!("cannot receive a message: {error}"))?;
     let message = Message::decode(&header, body, descriptors.len()).map_err(|error| error.to_string())?;
     if let Some(answer) = session.follow(&header, message, descriptors)? {
-        send(stream, answer).map_err(|error| format!("an answer is not taken: {error}"))?;
+        send(stream, answer).map_err(|error| format!("cannot send a reply: {error}"))?;
     }
     Ok(true)
 }
@@ -161,7 +161,7 @@ fn receive_header(stream: &UnixStream) -> Result<Option<RawHeader>, String> {
     let bytes = match received {
         Ok(message) => message.bytes,
         Err(Errno::CONNRESET) => 0,
-        Err(error) => return Err(format!("its connection fails: {error}")),
+        Err(error) => return Err(format!("its connection failed: {error}")),
     };
     if bytes == 0 {
         return Ok(None);
@@ -172,9 +172,7 @@ fn receive_header(stream: &UnixStream) -> Result<Option<RawHeader>, String> {
     });
     let descriptors = descriptors.collect();
     let mut reader = stream;
-    reader
-        .read_exact(&mut header[bytes..])
-        .map_err(|error| format!("a message that does not come: {error}"))?;
+    reader.read_exact(&mut header[bytes..]).map_err(|error| format!("cannot receive a message: {error}"))?;
     Ok(Some((header, descriptors)))
 }
 

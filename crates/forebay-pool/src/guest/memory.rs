@@ -28,13 +28,15 @@ fn map(_: &MayWait, region: &Region, file: OwnedFd) -> Result<ForeignMemory, Str
     };
     let kind = fstatfs(&file).map_err(|error| failed(&error))?.f_type as u64;
     if ![TMPFS, HUGETLBFS].contains(&(kind & 0xFFFF_FFFF)) {
-        return Err(failed(&"it is not in memory; use memory-backend-memfd with share=on"));
+        return Err(failed(&"its file is not in memory; use memory-backend-memfd with share=on"));
     }
     let file = File::from(file);
     let there = file.metadata().map_err(|error| failed(&error))?.len();
     let end = file_offset.checked_add(size_bytes);
     if size_bytes == 0 || end.is_none_or(|end| end > there) {
-        return Err(failed(&format!("the file has {there} bytes, and it begins at byte {file_offset}")));
+        return Err(failed(&format!(
+            "its file has {there} bytes, and the region begins at byte {file_offset}"
+        )));
     }
     let size = usize::try_from(size_bytes).map_err(|error| failed(&error))?;
     let place = FileOffset::new(file, file_offset);

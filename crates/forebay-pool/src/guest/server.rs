@@ -215,7 +215,7 @@ impl GuestServer {
         let Some(channel) = frontend.and_then(|frontend| frontend.channel.as_ref()) else { return };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         if let Err(error) = send(channel, &config_changed(), flags) {
-            self.notes.push(format!("a guest does not hear of its new size: {error}"));
+            self.notes.push(format!("cannot report the new size to a guest: {error}"));
         }
     }
 
@@ -396,7 +396,7 @@ impl GuestServer {
         // Lost memory is reported elsewhere.
         if !self.memory.is_lost() {
             let who = self.frontend().unwrap_or("a guest");
-            self.notes.push(format!("ring {index} of {who} is not served any more: {why}"));
+            self.notes.push(format!("ring {index} of {who} is no longer served: {why}"));
         }
         self.end_stopping(reactor, index as u16);
     }
@@ -589,7 +589,8 @@ impl GuestServer {
     fn disconnect_if_lost(&mut self) {
         let Some(frontend) = self.frontend.as_ref().filter(|_| !self.is_lost) else { return };
         if self.memory.is_lost() || self.rings.iter().flatten().any(ServedRing::is_lost) {
-            self.notes.push(format!("{} is disconnected: it has cut the memory of its guest", frontend.who));
+            self.notes
+                .push(format!("{} is disconnected: it has truncated the memory of its guest", frontend.who));
             let _ = frontend.stream.shutdown(Shutdown::Both); // it can be gone already
             self.is_lost = true;
         }

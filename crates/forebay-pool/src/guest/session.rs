@@ -25,7 +25,7 @@ use std::sync::mpsc::sync_channel;
 /// Sends orders to the pool; false if it has ended.
 pub(super) type Orders = Box<dyn Fn(Order) -> bool + Send>;
 
-const ENDED: &str = "the volume is not exported any more";
+const ENDED: &str = "the volume is no longer exported";
 
 #[derive(Debug, Default)]
 struct RingState {

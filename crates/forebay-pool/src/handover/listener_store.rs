@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_taken_where_it_is_bound_and_found() {
+    fn socket_is_taken_only_if_clients_find_it() {
         let folder = tempfile::tempdir().unwrap();
         let (path, other) = (folder.path().join("a"), folder.path().join("b"));
         let listener = |path: &Path| {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manager_hears_of_sockets_once_this_process_is_the_daemon() {
+    fn manager_gets_sockets_of_the_daemon_only() {
         let folder = tempfile::tempdir().unwrap();
         let heard = UnixDatagram::bind(folder.path().join("notify")).unwrap();
         heard.set_nonblocking(true).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_removed_only_by_the_daemon_whose_they_are() {
+    fn only_the_owning_daemon_removes_files() {
         let parked = |passed| ListenerStore::parked(Inheritance::default(), None, passed);
         assert!(parked(false).keeps() && !ListenerStore::default().keeps());
         for passed in [false, true] {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_known_by_address_or_by_who_asked_for_any() {
+    fn port_is_found_by_address_or_request() {
         let fd = OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap());
         let port = bound_address(&fd).unwrap().port();
         let asked = Endpoint::Tcp { host: "127.0.0.1".into(), port: 0 };

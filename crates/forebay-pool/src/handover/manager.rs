@@ -112,7 +112,7 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     #[test]
-    fn the_manager_gets_words_and_sockets() {
+    fn manager_gets_messages_and_sockets() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let heard = UnixDatagram::bind(&path).unwrap();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_who_listens_is_no_failure() {
+    fn missing_service_manager_is_no_failure() {
         Manager::at(OsStr::new("/nowhere/at/all")).unwrap().ready();
         Manager::at(OsStr::new("@forebay-test-nobody")).unwrap().stopping();
         assert!(Manager::at(OsStr::new(&"x".repeat(300))).is_none());

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_do_not_count_cost_no_other_line() {
+    fn damaged_lines_affect_no_other_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.safe");
         assert_eq!(read(&path).unwrap(), []);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_safe_is_taken_away_and_nothing_else() {
+    fn safe_ranges_are_subtracted_exactly() {
         let lost = [range(0, 4096), range(8192, 4096), range(1 << 20, 512)];
         assert_eq!(without(&lost, &[], 3), lost);
         assert_eq!(without(&lost, &[safe(0, 1 << 30)], 4), lost, "another volume");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn taken_away_by_bytes_or_by_ranges_is_the_same() {
+    fn range_subtraction_agrees_with_bytes() {
         let mut state = 1_u64;
         let mut draw = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

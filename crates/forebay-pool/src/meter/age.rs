@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_of_the_engine_fall_into_ours_and_never_into_a_younger_one() {
+    fn age_classes_never_become_younger() {
         let age = DirtyAge::new(
             [
                 (SECOND / 2, 1),

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_the_engine_is_taken_over_and_there_is_no_other() {
+    fn engine_and_meter_have_the_same_counters() {
         let debug = format!("{:?}", Stats::default());
         let mut names = names_of(&debug);
         names.extend(OF_VOLUMES);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_a_volume_is_taken_over() {
+    fn volume_counters_are_all_taken_over() {
         let debug = format!("{:?}", VolumeStats::default());
         let mut names = names_of(&debug);
         // Its errors are shown with those of writes.

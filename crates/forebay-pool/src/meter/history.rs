@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_load_has_the_same_rate_in_every_window() {
+    fn steady_load_has_one_rate_in_all_windows() {
         let (mut history, mut counters) = (History::new(0), Counters::default());
         let now = 1000 * SECOND_NS + 50_000_000;
         run(&mut history, &mut counters, 0, now);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_ended_leaves_one_window_after_the_other_without_anybody_being_woken() {
+    fn ended_load_leaves_each_window_in_turn() {
         let (mut history, mut counters) = (History::new(0), Counters::default());
         run(&mut history, &mut counters, 0, 20 * SECOND_NS);
         assert_eq!(reads(&mut history, &counters, 20 * SECOND_NS), [10, 100, 200, 200]);

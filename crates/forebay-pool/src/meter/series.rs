@@ -11,7 +11,7 @@
 //! buckets for each power of two to 64, 32 or 16. So percentiles are too high by less than 1/128 as
 //! a rule, and by less than 1/16 in the worst case. They are too low only beyond a minute.
 //!
-//! Memory: see the test `memory_is_bounded_and_recording_takes_none`.
+//! Memory: see the test `meter_memory_is_bounded`.
 
 use super::window::{TEN, TENS, Window};
 use forebay_core::Nanos;
@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_that_is_too_small_gets_coarser_and_loses_nothing() {
+    fn full_slot_gets_coarser_and_loses_nothing() {
         let mut counts = histogram::<u32>();
         let mut value = 600.0;
         while value < 59e9 {
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_of_histograms_and_of_slots_are_the_same() {
+    fn histogram_and_slot_buckets_are_equal() {
         let mut counts = histogram::<u32>();
         for value in (0..200_000).map(|i| i * 911 % 100_000_000) {
             counts.record(value).unwrap();

@@ -37,7 +37,7 @@ fn counts(meter: &Meter, now: Nanos) -> [u64; 4] {
 }
 
 #[test]
-fn percentiles_are_those_of_an_exact_sort_rounded_up() {
+fn percentiles_match_a_rounded_exact_sort() {
     let (mut meter, mut random) = (Meter::new(0), Random(1));
     let mut recorded: Vec<(Nanos, Nanos)> = Vec::new();
     let end = 400 * SECOND_NS;
@@ -72,7 +72,7 @@ fn percentiles_are_those_of_an_exact_sort_rounded_up() {
 }
 
 #[test]
-fn windows_roll_over_and_gaps_and_idle_times_empty_them() {
+fn windows_roll_over_and_empty_when_idle() {
     let mut meter = Meter::new(0);
     let second = |meter: &mut Meter, second: u64, count: u64| {
         for at in 0..count {
@@ -100,7 +100,7 @@ fn windows_roll_over_and_gaps_and_idle_times_empty_them() {
 }
 
 #[test]
-fn a_snapshot_changes_nothing_and_shows_only_what_was_recorded() {
+fn snapshot_changes_nothing() {
     let mut meter = Meter::new(5 * SECOND_NS);
     assert!(meter.snapshot(9 * SECOND_NS).paths.is_empty());
     meter.record(TimedPath::Flush, 3 * SECOND_NS / 1000, 0, 6 * SECOND_NS);
@@ -115,7 +115,7 @@ fn a_snapshot_changes_nothing_and_shows_only_what_was_recorded() {
 }
 
 #[test]
-fn durations_beyond_the_bounds_are_counted_at_the_bounds() {
+fn extreme_durations_count_at_the_bounds() {
     let mut meter = Meter::new(0);
     meter.record(TimedPath::Write, 0, 0, 0);
     meter.record(TimedPath::Write, 600 * SECOND_NS, 0, 0);
@@ -127,7 +127,7 @@ fn durations_beyond_the_bounds_are_counted_at_the_bounds() {
 }
 
 #[test]
-fn memory_is_bounded_and_recording_takes_none() {
+fn meter_memory_is_bounded() {
     let (mut meter, mut random) = (Meter::new(0), Random(2));
     let before = meter.memory_bytes();
     println!("memory of a meter: {before} bytes");
@@ -246,7 +246,7 @@ fn golden(path: &str, text: &str) -> String {
 }
 
 #[test]
-fn json_is_as_agreed() {
+fn json_matches_its_golden_file() {
     let value = serde_json::Value::from(format::object(&report()));
     let reread: serde_json::Value = serde_json::from_str(&value.to_string()).unwrap();
     let file = golden("tests/golden/stats.json", &format!("{value:#}\n"));
@@ -268,7 +268,7 @@ fn json_is_as_agreed() {
 }
 
 #[test]
-fn a_volume_of_which_nothing_is_known_yet_has_no_averages() {
+fn unused_volume_has_no_averages() {
     let value = serde_json::Value::from(format::object(&Report::default()));
     assert!(value["read_hit_ratio"].is_null() && value["dirty_age"].is_null());
     assert!(value["windows"]["1s"]["reads_per_s"].is_null());
@@ -278,7 +278,7 @@ fn a_volume_of_which_nothing_is_known_yet_has_no_averages() {
 }
 
 #[test]
-fn prometheus_is_as_agreed() {
+fn prometheus_text_matches_its_golden_file() {
     let mut other = report();
     (other.about.volume, other.about.pool, other.latency) =
         ("logs".into(), String::new(), MeterSnapshot::default());
@@ -304,7 +304,7 @@ fn prometheus_is_as_agreed() {
 }
 
 #[test]
-fn flashcache_is_as_agreed() {
+fn flashcache_text_matches_its_golden_file() {
     let text = format::flashcache::text(&report().counters);
     assert_eq!(text, golden("tests/golden/stats.flashcache", &text), "UPDATE_GOLDEN=1 writes the file anew");
     assert_eq!(text.lines().count(), 3);
@@ -319,7 +319,7 @@ fn flashcache_is_as_agreed() {
 }
 
 #[test]
-fn the_document_about_flashcache_has_every_key() {
+fn flashcache_document_has_every_key() {
     use format::flashcache::{ERROR_KEYS, KEYS, markdown};
     let keys = format!("{}\n{}", markdown(KEYS), markdown(ERROR_KEYS));
     for key in KEYS.iter().chain(ERROR_KEYS) {

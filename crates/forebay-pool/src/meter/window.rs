@@ -77,8 +77,9 @@ pub(super) fn per_second(count: u64, span_ns: Nanos) -> Option<f64> {
 mod tests {
     use super::*;
 
+    /// No window begins before the start of the meter.
     #[test]
-    fn windows_end_with_whole_seconds_and_do_not_reach_behind_the_start() {
+    fn windows_end_with_whole_seconds() {
         let now = 1234 * SECOND_NS + 5;
         let spans = Window::ALL.map(|window| window.span_ns(0, now) / SECOND_NS);
         assert_eq!(spans, [1, 10, 304, 1234]);

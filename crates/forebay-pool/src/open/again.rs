@@ -43,24 +43,25 @@ pub(crate) fn open_again(may_wait: &MayWait, known: &Known) -> Result<Reopened, 
     let identity = backing.device.identity().map_err(|error| error.to_string())?;
     // Device numbers prove nothing: those of a removed disk can be given to another one.
     if !identity.unique.starts_with("serial:") {
-        return Err("it has no serial number to recognise it by. Restart the daemon to take it".into());
+        return Err("it has no serial number to recognise it by. Restart the daemon to use it".into());
     }
     if unique(&identity) != known.record.unique {
-        return Err("it is another disk, by its serial number".into());
+        return Err("its serial number is that of another disk".into());
     }
     if backing.sector_bytes != known.sector_bytes {
         let (now, then) = (backing.sector_bytes, known.sector_bytes);
-        return Err(format!("it has sectors of {now} bytes, and had {then}"));
+        return Err(format!("it has sectors of {now} bytes, not {then} as before"));
     }
     if backing.size_bytes < known.end_bytes {
         let (now, end) = (backing.size_bytes, known.end_bytes);
-        return Err(format!("it has {now} bytes, and {end} are used of it"));
+        return Err(format!("it has {now} bytes, but {end} are in use"));
     }
     let prepared = Prepared::look(may_wait, &backing.device, &known.state_dir, known.uuid)
         .map_err(|error| error.to_string())?;
     match prepared.suspicion {
         Suspicion::Changed => Err(format!(
-            "it was changed by others meanwhile: {}. Restart the daemon: if only the cache has some data, the start refuses the volume and names the ways out",
+            "it was changed by others meanwhile: {}. Restart the daemon: if the cache has dirty data, the \
+             start refuses the volume and names the ways out",
             prepared.why
         )),
         Suspicion::None | Suspicion::Uncertain => Ok(Reopened { backing, prepared }),

@@ -40,7 +40,7 @@ pub fn open_backing(
         let path = device.path().display();
         let hint = match uri {
             BackingUri::Device(_) => {
-                "the device has no size: is a medium in it? `lsblk` shows what it has".to_owned()
+                "the device has no size: is a medium inserted? `lsblk` shows the sizes".to_owned()
             }
             BackingUri::File(_) => format!("give it a size first, for example with: truncate -s 10G {path}"),
         };

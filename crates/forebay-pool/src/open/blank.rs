@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_whole_blocks_of_the_device_one_in_each_part() {
+    fn samples_are_one_block_of_each_part() {
         for size in [4096, 8192, 1 << 20, 20 << 20, 3_000_000_512, 100 << 40] {
             let found: Vec<u64> = samples(size).collect();
             assert!(found.windows(2).all(|pair| pair[0] < pair[1]), "{size}");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_cut_has_no_cache_when_it_is_given_up() {
+    fn unshrinkable_file_is_zeroed() {
         use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
         use std::io::Write as _;
         use std::os::fd::AsRawFd as _;

@@ -55,7 +55,7 @@ fn compare(device: &Device, entry: &VolumeEntry) -> Result<Likeness, DeviceError
     let noted = &entry.backing;
     if device.size_bytes() < entry.size_bytes {
         let (there, wanted) = (device.size_bytes(), entry.size_bytes);
-        return Ok(Likeness::Smaller(format!("it has {there} bytes, and the volume {wanted}")));
+        return Ok(Likeness::Smaller(format!("it has {there} bytes, but the volume has {wanted}")));
     }
     let (mut differ, mut compared, mut telling) = (0_usize, 0_usize, false);
     let (empty, mut bytes) = (checksum(&[0; BLOCK_BYTES]), vec![0; BLOCK_BYTES]);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_told_by_its_size_and_its_samples() {
+    fn likeness_depends_on_size_and_samples() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store");
         let mut content = vec![0_u8; BYTES as usize];
@@ -152,7 +152,7 @@ mod tests {
         };
         let changed = entry(&content, &[0, 5, 6]);
         assert!(other(is(&vec![0; BYTES as usize], &changed)).contains("1 of 3 sampled blocks"));
-        assert!(other(is(&content[4096..], &changed)).contains("and the volume 1048576"));
+        assert!(other(is(&content[4096..], &changed)).contains("the volume has 1048576"));
         std::fs::remove_file(&path).unwrap();
         assert!(matches!(likeness(&MayWait::here(), &path, &changed), Likeness::Unreadable(_)));
     }

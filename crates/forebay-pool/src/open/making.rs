@@ -94,14 +94,14 @@ pub(super) fn create_file(
         return Err(RunError::failed(
             MessageId::DeviceMissing,
             format!("there is no device {}", path.display()),
-            "`lsblk` lists the block devices that there are; a cache file lies in a folder of a file system, not below /dev",
+            "`lsblk` lists the block devices; a cache file lies in a folder of a file system, not below /dev",
         ));
     }
     let Some(size) = spec.size_bytes else {
         return Err(RunError::failed(
             MessageId::CacheMissing,
             format!("there is no cache file {}", path.display()),
-            format!("to make one, give its size: {}:10GiB", path.display()),
+            format!("to create one, give its size: {}:10GiB", path.display()),
         ));
     };
     geometry(size, making)?;
@@ -136,18 +136,18 @@ fn check_room(path: &Path, size_bytes: u64, making: Making<'_>) -> Result<String
         _ => format!("{:.1} GiB", bytes as f64 / (1_u64 << 30) as f64),
     };
     let mut what =
-        format!("the cache file {} is to have {size_bytes} bytes ({})", path.display(), gib(size_bytes));
+        format!("the cache file {} will have {size_bytes} bytes ({})", path.display(), gib(size_bytes));
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // If the query fails, creating the file reports the error.
     let Ok(there) = rustix::fs::statvfs(folder) else { return Ok(what) };
     let (all, free) =
         (there.f_blocks.saturating_mul(there.f_frsize), there.f_bavail.saturating_mul(there.f_frsize));
-    what += &format!("; of {} on its file system {} are free", gib(all), gib(free));
+    what += &format!("; its file system of {} has {} free", gib(all), gib(free));
     if leaves_room(size_bytes, free, all) {
         return Ok(what);
     }
     if !making.preallocate {
-        return Ok(what + ": it is sparse, and fails when the file system is full");
+        return Ok(what + ": it is sparse, and writes to it fail when the file system is full");
     }
     match making.permit {
         Some(permit) if !permit.taking.fill => Err(RunError::failed(
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_file_may_be_made_on_a_file_system_that_is_nearly_full() {
+    fn small_file_fits_on_a_nearly_full_disk() {
         const GIB: u64 = 1 << 30;
         assert!(leaves_room(10 * GIB, 100 * GIB, 100 * GIB), "nine tenths are left");
         assert!(leaves_room(32 << 20, 17 * GIB, 252 * GIB), "it makes no difference");

@@ -57,7 +57,7 @@ pub(crate) fn open_mirrored(
     let [a, b] = specs else {
         return Err(RunError::failed(
             MessageId::PoolDeviceCount,
-            format!("a mirrored cache lies on two devices, not on {}", specs.len()),
+            format!("a mirrored cache needs two devices, not {}", specs.len()),
             "give two of the same size, or leave the cache unmirrored (mirror=off)",
         ));
     };
@@ -92,7 +92,7 @@ fn place_of(spec: &CacheSpec) -> Result<Place, RunError> {
     if !path.exists() || is_cut_off(spec) {
         return Ok(match spec.size_bytes {
             Some(_) => Place::ToMake,
-            None => Place::Unfit(format!("{} is not there", path.display())),
+            None => Place::Unfit(format!("{} is missing", path.display())),
         });
     }
     let device = match wait_for(|| Device::open_cache(path, DeviceOptions::default())) {
@@ -165,7 +165,7 @@ fn use_one(
 ) -> Result<PoolParts, RunError> {
     let uuid = found.superblock.uuid;
     let missing = match &place {
-        Place::ToMake if !spec.path.exists() => format!("{} is not there", spec.path.display()),
+        Place::ToMake if !spec.path.exists() => format!("{} is missing", spec.path.display()),
         Place::Unfit(why) => why.clone(),
         Place::ToMake | Place::Empty(_) | Place::Begun(_) | Place::Member(_) => {
             format!("{} is empty", spec.path.display())
@@ -175,11 +175,11 @@ fn use_one(
         return Err(RunError::failed(
             MessageId::StateUnreadable,
             format!(
-                "{missing}, and without {} nobody knows whether {} is the device that counts",
+                "{missing}, and without {} it is unknown whether {} is the current device",
                 Notes::path(state_dir, &hex(&uuid.0)).display(),
                 found.device.path().display()
             ),
-            "give both devices, or bring that file back; to extract what is there: forebay salvage",
+            "give both devices, or restore that file; to extract the dirty data: forebay salvage",
         ));
     };
     if notes.lists(found.tag()) {
@@ -196,7 +196,7 @@ fn use_one(
             }
         } else {
             parts.notes.push(format!(
-                "it is too small to take the place of a device: less than {}",
+                "the empty device is too small to replace a member: less than {}",
                 ByteSize(bytes)
             ));
         }
@@ -208,13 +208,13 @@ fn none_left(why: &str) -> RunError {
     RunError::failed(
         MessageId::CacheMemberStale,
         format!("no device of the mirrored cache can be used: {why}"),
-        "bring back the device that was used last: what it has is newer than what is here",
+        "bring back the device that was used last: its data is newer than the data here",
     )
 }
 
 fn stale(member: &MirrorMember) -> String {
     format!(
-        "{} was put out before: the other device went on without it, so what is on it is old, and is not used",
+        "{} was failed out before: the other device continued without it, so it is stale and not used",
         member.device.path().display()
     )
 }
@@ -243,7 +243,7 @@ fn assemble(members: [Option<MirrorMember>; 2], mut notes: Vec<String>) -> Resul
         RunError::failed(
             MessageId::CacheDamaged,
             error,
-            "restore the device from a copy, or make a new cache",
+            "restore the device from a copy, or create a new cache",
         )
     })?;
     Ok(parts(devices, geometry, places, notes))
@@ -392,8 +392,9 @@ mod tests {
         parts.mirror.unwrap().there
     }
 
+    /// A device that the notes list is left out.
     #[test]
-    fn two_devices_are_found_in_any_order_and_one_that_is_noted_is_left_out() {
+    fn mirror_devices_are_found_in_any_order() {
         let here = Here::new();
         let (a, b) = (here.spec("a"), here.spec("b"));
         let made = here.open(&[a.clone(), b.clone()]).unwrap();
@@ -407,24 +408,24 @@ mod tests {
         here.put_out(&a);
         let one = here.open(&[a.clone(), b.clone()]).unwrap();
         assert_eq!((there(&one), one.devices.len()), ([false, true], 1));
-        assert!(one.notes.iter().any(|note| note.contains("put out before")), "{:?}", one.notes);
+        assert!(one.notes.iter().any(|note| note.contains("failed out before")), "{:?}", one.notes);
         drop(one);
         fs::remove_file(&b.path).unwrap();
         let none = here.refused(&[a.clone(), b.clone()]);
-        assert!(none.contains("old, and is not used") && none.contains("b is not there"), "{none}");
+        assert!(none.contains("stale and not used") && none.contains("b is missing"), "{none}");
         fs::write(&b.path, "something else").unwrap();
-        assert!(here.refused(&[a, b]).contains("old, and is not used"));
+        assert!(here.refused(&[a, b]).contains("stale and not used"));
     }
 
     #[test]
-    fn one_device_without_notes_is_refused_and_two_make_them_anew() {
+    fn single_device_without_notes_is_refused() {
         let here = Here::new();
         let (a, b) = (here.spec("a"), here.spec("b"));
         drop(here.open(&[a.clone(), b.clone()]).unwrap());
         fs::remove_dir_all(&here.state).unwrap();
         fs::rename(&b.path, here.folder.path().join("aside")).unwrap();
         let why = here.refused(&[a.clone(), b.clone()]);
-        assert!(why.contains("b is not there") && why.contains("nobody knows whether"), "{why}");
+        assert!(why.contains("b is missing") && why.contains("it is unknown whether"), "{why}");
         fs::rename(here.folder.path().join("aside"), &b.path).unwrap();
         drop(here.open(&[a.clone(), b.clone()]).unwrap());
         fs::remove_file(&b.path).unwrap();
@@ -432,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_the_other_one_calls_out_stays_out_when_the_notes_are_lost_or_lack_it() {
+    fn device_put_out_stays_out_without_notes() {
         fn gone(of: &mut Superblock, out: Option<u8>) {
             of.generation += 1;
             of.mirror.as_mut().unwrap().out = out;
@@ -463,13 +464,13 @@ mod tests {
                 assert_eq!(is_noted_out(&here.state, uuid, tag).unwrap(), Some(true), "{way}");
                 fs::remove_file(&a.path).unwrap();
                 let why = here.refused(&[a, b]);
-                assert!(why.contains("old, and is not used"), "{way}: {why}");
+                assert!(why.contains("stale and not used"), "{way}: {why}");
             }
         }
     }
 
     #[test]
-    fn two_devices_that_went_on_without_each_other_are_refused_and_neither_is_noted() {
+    fn split_mirror_is_refused_and_not_noted() {
         let here = Here::new();
         let (a, b) = (here.spec("a"), here.spec("b"));
         drop(here.open(&[a.clone(), b.clone()]).unwrap());
@@ -480,7 +481,7 @@ mod tests {
                 of.mirror.as_mut().unwrap().out = Some(other);
             });
         }
-        let split = |both: &[CacheSpec]| here.refused(both).contains("do not tell which of them counts");
+        let split = |both: &[CacheSpec]| here.refused(both).contains("do not show which of them is current");
         assert!(split(&[a.clone(), b.clone()]) && split(&[b.clone(), a.clone()]));
         Here::rewrite(&a, |of| of.generation += 3);
         assert!(split(&[a.clone(), b.clone()]) && split(&[b, a]), "the older one calls the newer one out");
@@ -488,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_between_the_superblocks_of_both_puts_none_out() {
+    fn crash_between_superblocks_puts_none_out() {
         let here = Here::new();
         let (a, b) = (here.spec("a"), here.spec("b"));
         drop(here.open(&[a.clone(), b.clone()]).unwrap());
@@ -498,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_device_takes_the_place_of_one_that_is_out_if_it_is_large_enough() {
+    fn empty_device_replaces_one_that_is_out() {
         let here = Here::new();
         let (a, b) = (here.spec("a"), here.spec("b"));
         drop(here.open(&[a.clone(), b.clone()]).unwrap());
@@ -511,19 +512,19 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_belong_together_is_refused() {
+    fn unrelated_devices_are_refused() {
         let here = Here::new();
         let (a, b) = (here.spec("a"), here.spec("b"));
         drop(here.open(&[a.clone(), b.clone()]).unwrap());
         let copy = here.spec("copy");
         fs::copy(&a.path, &copy.path).unwrap();
-        assert!(here.refused(&[a.clone(), copy]).contains("both say that they are device 1"));
+        assert!(here.refused(&[a.clone(), copy]).contains("both claim to be device 1"));
         let (c, d) = (here.spec("c"), here.spec("d"));
         drop(here.open(&[c, d.clone()]).unwrap());
         assert!(here.refused(&[a.clone(), d]).contains("belongs to the cache"));
-        assert!(here.refused(std::slice::from_ref(&a)).contains("not on 1"));
+        assert!(here.refused(std::slice::from_ref(&a)).contains("two devices, not 1"));
         assert!(here.refused(&[a.clone(), a.clone()]).contains("the same device"));
-        assert!(here.refused(&[a.clone(), b.clone(), here.spec("e")]).contains("not on 3"));
+        assert!(here.refused(&[a.clone(), b.clone(), here.spec("e")]).contains("two devices, not 3"));
         let held = Device::open_cache(&b.path, DeviceOptions::default()).unwrap();
         let why = here.refused(&[a, b]);
         assert!(why.contains("in use") || why.contains("lock"), "{why}");
@@ -531,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn unequal_devices_are_used_alike_and_what_cannot_be_made_leaves_nothing() {
+    fn unequal_devices_use_the_smaller_size() {
         let here = Here::new();
         let (a, b) = (here.spec("a"), CacheSpec { size_bytes: Some(12 << 20), ..here.spec("b") });
         let made = here.open(&[a, b]).unwrap();

@@ -331,13 +331,13 @@ fn check_size(
         RunError::failed(
             crate::message::of_cut(&error),
             format!("cannot use the cache {}: {error}", cache.path().display()),
-            "nothing was changed; with its full length restored it can be used again",
+            "nothing was changed; it can be used again once its full length is restored",
         )
     })?;
     let wanted = spec.size_bytes.filter(|wanted| *wanted != cache.size_bytes());
     if let Some(wanted) = wanted.filter(|_| cache.path().metadata().is_ok_and(|meta| meta.is_file())) {
         notes.push(format!(
-            "the cache {} has {}, not {} as given: it is whole, and used as it is",
+            "the cache {} has {}, not {} as given: it is complete, and used as it is",
             cache.path().display(),
             ByteSize(cache.size_bytes()),
             ByteSize(wanted)

@@ -40,7 +40,7 @@ impl Pool {
     pub(super) fn stop_waits(&mut self) -> bool {
         let Some(volume) = self.saved_volume().map(str::to_owned) else { return false };
         if !std::mem::replace(&mut self.before_stop.waits_for_files, true) {
-            let what = format!("the backing file of {volume} is written to another path before this stops");
+            let what = format!("before the stop, the backing file of {volume} is saved to another path");
             self.emit(PoolEvent::BeforeStop { what });
         }
         true
@@ -65,8 +65,8 @@ impl Pool {
             self.engine.set_drain(now, id, Drain::Full);
         }
         let what = format!(
-            "the cache file {} was deleted, so {} bytes that only it has are written back before this stops. Another signal ends this \
-             process at once, and they are lost",
+            "the cache file {} was deleted, so {} bytes of dirty data are written back before the stop. \
+             Another signal ends this process at once, and that data is lost",
             self.cache_paths(),
             left_blocks * BLOCK_BYTES as u64
         );

@@ -221,7 +221,8 @@ impl Pool {
         if let Err(why) = &result {
             let path = self.cache_failure.path().unwrap_or_default();
             if self.engine.runs_without_cache() {
-                let what = "until it can be, a FLUSH of a volume that had dirty data, and a write over what the record lists, fail";
+                let what = "until it is, FLUSHes of volumes that had dirty data, and writes to ranges in the \
+                            record, fail";
                 self.emit(PoolEvent::Note(
                     MessageId::Event(EventKind::StateUnwritable),
                     format!("{} is not up to date: {why}; {what}", path.display()),
@@ -254,7 +255,7 @@ impl Pool {
     pub(super) fn look_after_record(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if let Some((ticket, _)) = self.cache_failure.under_way.filter(|(_, due)| *due <= now) {
-            self.loss_recorded(ticket, Err(format!("it takes longer than {} s", TIMEOUT.as_secs())));
+            self.loss_recorded(ticket, Err(format!("it took longer than {} s", TIMEOUT.as_secs())));
             return Some(Duration::from_millis(1)); // The next turn handles the consequences.
         }
         if self.cache_failure.again_at.take_if(|due| *due <= now).is_some() {
@@ -296,7 +297,8 @@ impl Pool {
                 _ => return,
             };
             let what = format!(
-                "the failed cache cannot be marked on its device: only its record keeps it from being opened ({why})"
+                "the failed cache cannot be marked on its device: only its record prevents it from being \
+                 opened ({why})"
             );
             // The pool may have ended.
             let _ = tasks.send(Box::new(move |pool: &mut Self| {
@@ -349,7 +351,7 @@ mod tests {
         let (pool, told) = start(folder.path());
         let pool = pool.unwrap();
         pool.ask(|pool| pool.device_gone(Some(1))).unwrap();
-        waits_for(&told, "is on one device from now on");
+        waits_for(&told, "is now on one device only");
         // A pipe without a reader replaces the new file: opening it for writing blocks forever.
         let records = folder.path().join("state/failed-caches");
         std::fs::create_dir_all(&records).unwrap();
@@ -366,7 +368,7 @@ mod tests {
         };
         // The deadline has passed.
         pool.ask(move |pool| pool.cache_failure.under_way = Some((ticket, Instant::now()))).unwrap();
-        waits_for(&told, "it takes longer than 20 s");
+        waits_for(&told, "it took longer than 20 s");
         assert!(!pool.ask(|pool| pool.engine.runs_without_cache()).unwrap());
         // The attempt succeeds after all. Only ranges that became safe since are appended then.
         let ended = Instant::now();
@@ -386,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_needs_no_memory_that_others_can_take() {
+    fn checkpoint_needs_no_shared_memory() {
         let folder = tempfile::tempdir().unwrap();
         let (pool, told) = start(folder.path());
         let pool = pool.unwrap();

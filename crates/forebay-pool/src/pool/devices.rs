@@ -200,7 +200,7 @@ impl Pool {
         let (size, end) = (short.size_bytes, device.end_bytes());
         Some((
             "short",
-            format!("{} has {size} bytes, and {end} are used of it: it was cut, or is gone", short.name),
+            format!("{} has {size} bytes, but {end} are in use: it was truncated, or is missing", short.name),
         ))
     }
 
@@ -287,7 +287,7 @@ impl Pool {
         let path = device.path().display();
         Some(match device.is_write_protected() {
             true => {
-                format!("{path} is write-protected ({failure}): let it be written (blockdev --setrw {path})")
+                format!("{path} is write-protected ({failure}): make it writable (blockdev --setrw {path})")
             }
             false => format!("{path}: {failure}"),
         })
@@ -312,13 +312,13 @@ fn device_key(path: &Path) -> u64 {
 }
 
 /// Description of a disk that is gone.
-const GONE: &str = "is gone: the kernel does not have it any more, as if it were unplugged";
+const GONE: &str = "is gone: the kernel no longer has it, as if it were unplugged";
 
 /// Describes how to bring the disk back. `why_not` as in [`Short`].
 fn way_back(path: &str, why_not: &str) -> String {
     match why_not {
-        "" => format!("Plug it in again: the daemon takes it as soon as {path} leads to it"),
-        _ => format!("The disk that {path} leads to now is not taken: {why_not}"),
+        "" => format!("Plug it in again: the daemon uses it as soon as {path} leads to it"),
+        _ => format!("The disk that {path} leads to now is not used: {why_not}"),
     }
 }
 
@@ -364,8 +364,8 @@ pub(super) fn write_event(f: &mut fmt::Formatter<'_>, event: &PoolEvent) -> fmt:
         }
         PoolEvent::DeviceEnded { device, volume, unplugged: Some(why_not), .. } => write!(
             f,
-            "{}, {device}, {GONE}. Reads of what the cache does not have fail, and so do all writes to it; what is dirty stays \
-             in the cache. {}",
+            "{}, {device}, {GONE}. Reads of uncached blocks fail, and so do all writes to it; dirty data \
+             stays in the cache. {}",
             role(volume),
             way_back(device, why_not)
         ),
@@ -373,28 +373,28 @@ pub(super) fn write_event(f: &mut fmt::Formatter<'_>, event: &PoolEvent) -> fmt:
             let role = role(volume);
             write!(
                 f,
-                "{role}, {device}, has {size_bytes} bytes, and {end_bytes} are used of it: it was cut, or is gone. "
+                "{role}, {device}, has {size_bytes} bytes, but {end_bytes} are in use: it was truncated, or \
+                 is missing. "
             )?;
             f.write_str(match volume {
                 Some(_) => {
-                    "Reads of what is missing and all writes to it fail; what is dirty stays in the cache. Bring it back: \
-                     everything goes on then"
+                    "Reads of the missing part and all writes to it fail; dirty data stays in the cache. \
+                     Bring it back: service then resumes"
                 }
-                None => {
-                    "If it is not back within some seconds, it counts as failed"
-                }
+                None => "If it is not back within some seconds, it is treated as failed",
             })
         }
         PoolEvent::DeviceBack { device, volume, how: Back::Whole, .. } => {
-            write!(f, "{}, {device}, is as long as it was again", role(volume))
+            write!(f, "{}, {device}, has its full length again", role(volume))
         }
         PoolEvent::DeviceBack { device, volume, how: Back::Reopened, .. } => write!(
             f,
-            "{}, {device}, is back and in use: what it had not flushed is written again, and its clean blocks have left the cache",
+            "{}, {device}, is back in use: data that it had not flushed is written again, and its clean \
+             blocks were dropped from the cache",
             role(volume)
         ),
         PoolEvent::DeviceBack { device, volume, .. } => {
-            write!(f, "{}, {device}, was too short, and is not used any more", role(volume))
+            write!(f, "{}, {device}, was too short, and is no longer used", role(volume))
         }
         _ => Ok(()),
     }

@@ -42,7 +42,7 @@ impl Pool {
     /// Begins to listen for frontends at a socket; [`Pool::exported`] gets the result.
     pub(super) fn begin_guest(&mut self, volume: VolumeId, uri: &ExportUri) -> Result<(), NotExported> {
         let ExportUri::VhostUser { path, permissions } = uri else {
-            return Err("it is no vhost-user export".into());
+            return Err("it is not a vhost-user export".into());
         };
         if self.guests.iter().flatten().count() >= GUESTS_MAX {
             return Err(format!("a pool has at most {GUESTS_MAX} vhost-user exports").into());
@@ -68,9 +68,10 @@ impl Pool {
         };
         let size_bytes = self.engine.volume_size_bytes(volume).unwrap_or(0);
         let shared = Arc::new(Shared::new(size_bytes, block_bytes, &name));
-        let (stop, stopped) = UnixStream::pair().map_err(|error| format!("cannot make a socket: {error}"))?;
+        let (stop, stopped) =
+            UnixStream::pair().map_err(|error| format!("cannot create a socket: {error}"))?;
         let server = GuestServer::new(self.reactor.pool_mut(), options, Arc::clone(&shared), stop);
-        let server = server.ok_or("there is no memory for it: raise buffer_memory of the pool")?;
+        let server = server.ok_or("not enough memory for it: raise buffer_memory of the pool")?;
         self.guests_made += 1;
         let number = self.guests_made;
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());

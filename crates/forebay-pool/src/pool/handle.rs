@@ -39,7 +39,7 @@ pub enum PoolGone {
     #[error("the pool does not answer")]
     Silent,
     /// It has begun the task, but not ended it in time.
-    #[error("the pool has not ended within {} s what it was asked for; it may still be done", STUCK.as_secs())]
+    #[error("the pool did not complete the request within {} s; it may still be done", STUCK.as_secs())]
     Stuck,
 }
 
@@ -78,7 +78,7 @@ impl<T> PromiseSender<T> {
 }
 
 /// An answer that comes later. The caller may abandon only a task that has not begun.
-#[must_use = "what was asked for is done all the same"]
+#[must_use = "the task is done all the same"]
 #[derive(Debug)]
 pub struct Promise<T> {
     answer: mpsc::Receiver<T>,
@@ -207,8 +207,13 @@ impl PoolHandle {
                 }
             })
             .map_err(|error| RunError::from(AdminError::no_thread(&error)))?;
-        let died =
-            || RunError::failed(MessageId::PoolThread, "the pool's thread ended while it was opened", "");
+        let died = || {
+            RunError::failed(
+                MessageId::PoolThread,
+                "the pool's thread ended while the pool was being opened",
+                "",
+            )
+        };
         let waker = result.recv().map_err(|_| died())??;
         let thread = Mutex::new(Some(Thread { handle, ended }));
         let (is_stopped, silence) = (AtomicBool::new(false), Mutex::default());
@@ -379,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_keeps_a_promise_hears_that_nobody_waits_for_it() {
+    fn promise_keeper_learns_that_wait_ended() {
         let (keep, promise) = Promise::pair();
         assert!(promise.wait_or_give_up(Duration::from_millis(1)).is_none());
         assert_eq!(keep.try_send(7), Err(7));

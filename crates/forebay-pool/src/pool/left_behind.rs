@@ -38,7 +38,8 @@ pub(super) struct LeavingBehind {
 
 impl Pool {
     fn not_left_behind(&self, why: &dyn std::fmt::Display) -> AdminError {
-        let what = format!("what was replaced in pool {} may be taken for its device yet: {why}", self.name);
+        let what =
+            format!("the replaced device of pool {} may still be taken for a current one: {why}", self.name);
         AdminError::new(MessageId::PoolReplacementNotFinished, what, "")
     }
 
@@ -109,7 +110,7 @@ impl Pool {
     ) {
         let id = self.io.cache().ids.get(usize::from(header.index)).copied();
         let Some(device) = id.and_then(|id| self.reactor.device(id)).map(DeviceInUse::for_thread) else {
-            return then(self, header, Err("it has no such device any more".into()));
+            return then(self, header, Err("the pool no longer has this device".into()));
         };
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         let work = move |may_wait: &MayWait| {

@@ -91,7 +91,7 @@ impl Pool {
         self.letting_go.looks.swap_remove(at);
         let record = record.map_err(|why| {
             let volume = self.name_of(id);
-            let what = format!("cannot note the state of the backing store of {volume}: {why}");
+            let what = format!("cannot record the state of the backing store of {volume}: {why}");
             self.emit(PoolEvent::Note(MessageId::Event(EventKind::StateUnwritable), what));
         });
         if self.letting_go.quiesced {
@@ -177,7 +177,7 @@ impl Pool {
         let error = RunError::failed(
             MessageId::PoolNotClosed,
             format!("pool {}: {event}", self.name),
-            "once the device answers, or is gone, start the daemon again",
+            "once the device answers, or is removed, start the daemon again",
         );
         self.emit(event);
         self.leave_reactor();
@@ -206,7 +206,7 @@ impl Pool {
                 self.cache_paths(),
                 STALL.as_secs()
             ),
-            "see that the device works, or that who serves it runs; then try again",
+            "check the device, or the server that provides it; then try again",
         )
     }
 }

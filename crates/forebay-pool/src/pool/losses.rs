@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn totals_are_told_in_words() {
+    fn totals_are_printed_in_words() {
         assert_eq!(Lost { bytes: 4096, ranges: 1 }.to_string(), "4KiB in 1 range");
         assert_eq!(Lost { bytes: 8704, ranges: 2 }.to_string(), "8704B in 2 ranges");
     }

@@ -51,8 +51,8 @@ impl Lost {
                 format!("{what}, is hidden by a mount on {0}: unmount that (umount {0})", by.display())
             }
             ExportLoss::Gone => format!(
-                "another program has {done} {what}. The volume is served on: forebay reload makes the export again (without a \
-                 configuration file: a restart of the daemon)"
+                "another program has {done} {what}. The volume stays attached: forebay reload recreates the \
+                 export (without a configuration file: restart the daemon)"
             ),
         }
     }
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_lost_export_is_told_with_its_way_out() {
+    fn lost_exports_are_reported_with_a_remedy() {
         let file = ExportUri::Fuse { path: "/srv/db.img".into() };
         let covered = ExportUri::Fuse { path: "/srv/x/web.img".into() };
         let lost =

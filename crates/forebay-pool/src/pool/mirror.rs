@@ -58,7 +58,7 @@ impl Pool {
         let cache = self.engine.uuid();
         self.mirror.under_way = Some((ticket, Instant::now() + TIMEOUT));
         if self.mirror.noter.as_ref().is_some_and(|noter| !noter.is_finished()) {
-            self.out_recorded(ticket, Err("the attempt before this one has not ended".into()));
+            self.out_recorded(ticket, Err("the previous attempt has not ended".into()));
             return;
         }
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
@@ -86,7 +86,8 @@ impl Pool {
             return; // Too late; the engine requests it again.
         }
         if let Err(why) = &result {
-            let note = format!("cannot note that a device of the mirrored cache failed: {why}; writes wait");
+            let note =
+                format!("cannot record that a device of the mirrored cache failed: {why}; writes wait");
             self.emit(PoolEvent::Note(MessageId::Event(EventKind::StateUnwritable), note));
         }
         let now = self.io.now();
@@ -119,7 +120,7 @@ impl Pool {
             .member_path(member)
             .map_or("a device of the mirrored cache".into(), |path| format!("the cache device {path}"));
         let folder = Notes::folder(self.cache_failure.state_dir());
-        let what = "failed, is missing or is stale; writes wait until that is noted in";
+        let what = "failed, is missing or is stale; writes wait until that is recorded in";
         self.emit(PoolEvent::Note(
             MessageId::Event(EventKind::StateUnwritable),
             format!("{which} {what} {}", folder.display()),
@@ -138,8 +139,8 @@ impl Pool {
     pub(super) fn say_if_degraded(&mut self) {
         let Some(out) = self.engine.mirror_state().and_then(|state| state.out) else { return };
         let what = match self.member_path(out) {
-            Some(path) => format!("the cache device {path} failed, or is older than the other one"),
-            None => "a device of the mirrored cache is missing, or was put out before".into(),
+            Some(path) => format!("the cache device {path} failed, or is stale"),
+            None => "a device of the mirrored cache is missing, or was failed out before".into(),
         };
         self.degraded(what);
     }
@@ -148,7 +149,7 @@ impl Pool {
         if self.stopping {
             self.emit(PoolEvent::Note(
                 MessageId::PoolNote,
-                "the new cache device is filled from the beginning at the next start".into(),
+                "the next start fills the new cache device from the beginning".into(),
             ));
             return;
         }
@@ -192,9 +193,11 @@ impl Pool {
                     .refuse_replacement(&"one is being filled", "wait for it, or cancel it: forebay jobs"))
             }
             Some(MirrorState { out: Some(_), .. }) => {
-                Err(self.refuse_replacement(&"it is being noted that one has failed", "try again"))
+                Err(self.refuse_replacement(&"the failure of one is being recorded", "try again"))
             }
-            _ => Err(self.refuse_replacement(&"both are sound", "only one that has failed can be replaced")),
+            _ => {
+                Err(self.refuse_replacement(&"both devices work", "only one that has failed can be replaced"))
+            }
         }
     }
 
@@ -216,10 +219,11 @@ impl Pool {
             return Err(AdminError::new(
                 MessageId::CacheNotAnswering,
                 format!(
-                    "operations on the device of pool {} that failed have not ended: it neither answers nor fails",
+                    "operations on the failed device of pool {} have not ended: it neither answers nor \
+                     returns errors",
                     self.name
                 ),
-                "try again when the kernel has given them up, or take the device away",
+                "try again when the kernel has aborted them, or remove the device",
             ));
         }
         self.io.cache_mut().map.set_device(member, None);
@@ -347,18 +351,21 @@ pub(in crate::pool) mod tests {
     }
 
     #[test]
-    fn a_note_that_is_never_made_is_given_up_and_one_that_comes_late_counts_for_nothing() {
+    fn overdue_note_is_given_up() {
         let folder = tempfile::tempdir().unwrap();
         let (pool, told) = start(folder.path());
         let pool = pool.unwrap();
         let pipe = never_noted(folder.path());
         pool.ask(|pool| pool.device_gone(Some(1))).unwrap();
-        waits_for(&told, "writes wait until that is noted in");
+        waits_for(&told, "writes wait until that is recorded in");
         let due = pool.ask(|pool| pool.mirror.under_way.take()).unwrap().unwrap();
         assert!(due.1 <= Instant::now() + super::TIMEOUT);
         // The deadline has passed.
         pool.ask(move |pool| pool.mirror.under_way = Some((due.0, Instant::now()))).unwrap();
-        waits_for(&told, "cannot note that a device of the mirrored cache failed: it took longer than 20 s");
+        waits_for(
+            &told,
+            "cannot record that a device of the mirrored cache failed: it took longer than 20 s",
+        );
         let state = pool.ask(|pool| pool.engine.mirror_state().unwrap()).unwrap();
         assert!(state.out == Some(1) && !state.noted);
         pool.ask(move |pool| pool.out_recorded(due.0, Ok(()))).unwrap();
@@ -371,12 +378,12 @@ pub(in crate::pool) mod tests {
             std::thread::yield_now();
         }
         pool.stop().unwrap();
-        waits_for(&told, "is on one device from now on");
+        waits_for(&told, "is now on one device only");
     }
 
     /// Takes as long as the deadline of a note.
     #[test]
-    fn a_cache_is_not_opened_without_a_note_and_not_waited_for_without_end() {
+    fn cache_without_note_is_not_opened() {
         let folder = tempfile::tempdir().unwrap();
         start(folder.path()).0.unwrap().stop().unwrap();
         let pipe = never_noted(folder.path());

@@ -309,11 +309,7 @@ impl Pool {
             EngineIo::new(cache, scratch, reserve, (KIND_ENGINE << KIND_SHIFT, KIND_SECOND << KIND_SHIFT));
         if let Some(cipher) = parts.cipher {
             let cipher = CipherStage::new(cipher, reactor.pool_mut()).ok_or_else(|| {
-                RunError::failed(
-                    MessageId::PoolMemory,
-                    "no memory for what is to be encrypted",
-                    "raise buffer_memory",
-                )
+                RunError::failed(MessageId::PoolMemory, "no memory for encryption", "raise buffer_memory")
             })?;
             reactor.set_cipher(cipher.for_reactor());
             io.set_cipher(cipher);
@@ -465,7 +461,7 @@ impl Pool {
             true => Err(RunError::failed(
                 MessageId::Event(EventKind::DevicePathLost),
                 format!("pool {}: {event}", self.name),
-                "bring back from a backup what is lost",
+                "restore the lost data from a backup",
             )),
         };
         (self.report)(event);
@@ -513,7 +509,7 @@ impl Pool {
         if let Err(why) = result {
             (self.report)(PoolEvent::Note(
                 MessageId::Event(EventKind::StateUnwritable),
-                format!("that the cache was closed is not recorded: {why}"),
+                format!("cannot record that the cache was closed: {why}"),
             ));
         }
     }

@@ -31,7 +31,7 @@ const REQUEST_SHIFT: u32 = 32;
 
 /// Advice for a path that does not answer.
 const LOOK_THERE: &str =
-    "see whether who serves the file system there runs (findmnt, ls), end it, or choose another path";
+    "check whether the server of the file system there runs (findmnt, ls), end it, or choose another path";
 /// Time limit for making a mount.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -111,7 +111,7 @@ impl Pool {
         if self.hung.iter().any(|(hung, _)| hung == path) {
             let path = path.display();
             return Err(format!(
-                "the last attempt to mount at {path} still waits for what is there: {LOOK_THERE}"
+                "the last attempt to mount at {path} still waits for that path: {LOOK_THERE}"
             )
             .into());
         }
@@ -206,7 +206,7 @@ impl Pool {
         while let Some(at) = self.mounting.iter().position(|mounting| mounting.due <= now) {
             let Some((volume, path)) = self.give_up_mount(at) else { continue };
             let why = format!(
-                "mounting at {} has not ended in {} s: {LOOK_THERE}",
+                "mounting at {} did not complete within {} s: {LOOK_THERE}",
                 path.display(),
                 TIMEOUT.as_secs()
             );

@@ -91,7 +91,7 @@ impl Gone {
         if !self.cache.is_empty() && dirty_bytes > 0 {
             write!(
                 f,
-                ". LOST: {dirty_bytes} bytes that only the cache had; its file was deleted: {}",
+                ". LOST: {dirty_bytes} bytes of dirty data; the cache file was deleted: {}",
                 list(&self.cache)
             )?;
         }
@@ -340,16 +340,16 @@ impl Pool {
             Displacement::Deleted => {
                 let both =
                     volume.is_none() && self.engine.mirror_state().is_some() && !self.is_cache_nameless();
-                let until = "when this process ends or closes it, it is gone";
-                let rest = if both { "; the other device has what is dirty as well" } else { "" };
+                let until = "its data is gone once this process ends or closes it";
+                let rest = if both { "; the other device has all dirty data too" } else { "" };
                 format!("{role}, {path}, was deleted, or another file took its place: {until}{rest}")
             }
             Displacement::OtherNames => {
-                format!("the name of {role}, {path}, was removed; the file has others")
+                format!("the name of {role}, {path}, was removed; the file has other names")
             }
             Displacement::Renamed(to) => format!("{role}, {path}, was renamed to {}", to.display()),
             Displacement::Unreachable => {
-                format!("{role}, {path}, is out of reach: its file system was unmounted while it is served")
+                format!("{role}, {path}, is out of reach: its file system was unmounted while in use")
             }
         };
         (how, way_out)
@@ -373,8 +373,8 @@ impl Pool {
                 "Its cache has failed as well. {freeze}; then mv --no-clobber {saved} {path}; then start it again"
             ),
             _ => format!(
-                "Write it back and to another path: forebay volume detach {volume} --save-to {saved}; or give it up: forebay volume detach \
-                 {volume} --discard"
+                "Write dirty data back and save the file to another path: forebay volume detach {volume} \
+                 --save-to {saved}; or give it up: forebay volume detach {volume} --discard"
             ),
         }
     }
@@ -382,19 +382,19 @@ impl Pool {
     /// Describes how to replace the failed cache of a pool, or a failed device of it.
     pub(super) fn way_to_another_cache(&self) -> String {
         match self.reach {
-            Reach::Nothing => "to cache again, stop it, and start it with another --cache".into(),
+            Reach::Nothing => "to cache again, stop this process and start it with another --cache".into(),
             Reach::Api | Reach::File => {
-                format!("to give it another: forebay pool replace {} --device PATH[:SIZE]", self.name)
+                format!("to replace it: forebay pool replace {} --device PATH[:SIZE]", self.name)
             }
         }
     }
 
     fn way_out_of_cache(&self, id: DeviceId) -> String {
         let Some(device) = self.reactor.device(id) else { return String::new() };
-        let stop = "An orderly stop writes back what is dirty, kill -9 loses it";
+        let stop = "An orderly stop writes dirty data back, kill -9 loses it";
         match self.reach {
             Reach::File => format!(
-                "Give the pool another file: forebay pool replace {} --old {} --device {}:{}. {stop}",
+                "Replace the file: forebay pool replace {} --old {} --device {}:{}. {stop}",
                 self.name,
                 quoted(device.path()),
                 quoted(beside(device.path(), ".new")),
@@ -421,7 +421,8 @@ impl Pool {
             ),
             Displacement::Unreachable => {
                 format!(
-                    "Nothing is lost. Mount its file system again before the next start, so that it is {path}"
+                    "Nothing is lost. Mount its file system again before the next start, so that the file is \
+                     at {path}"
                 )
             }
         })
@@ -434,10 +435,10 @@ impl PoolEvent {
         match self {
             Self::PathLost { what, .. } => f.write_str(what),
             Self::PathFound { device, leads: true, .. } => {
-                write!(f, "{device} leads to the file that is served again")
+                write!(f, "{device} leads to the served file again")
             }
             Self::PathFound { device, .. } => {
-                write!(f, "the file that was {device} is not used any more")
+                write!(f, "the file that was at {device} is no longer used")
             }
             _ => Ok(()),
         }

@@ -22,7 +22,7 @@ impl Pool {
         };
         let now = self.io.now();
         let number = self.recorder.begin(id, now).ok_or_else(|| {
-            let what = format!("{RECORDINGS_MAX} recordings are under way in pool {}", self.name);
+            let what = format!("{RECORDINGS_MAX} recordings are in progress in pool {}", self.name);
             AdminError::new(MessageId::RecordingTooMany, what, "wait for one, or cancel one: forebay jobs")
         })?;
         Ok((number, self.engine.volume_size_bytes(id).unwrap_or(0)))

@@ -146,7 +146,7 @@ impl Pool {
             return Err(self.refuse_copy(&LifecycleError::Busy));
         }
         let Some(member) = self.place_of_listed(at) else {
-            return Err(self.refuse_copy(&"it has no such device"));
+            return Err(self.refuse_copy(&"the pool has no such device"));
         };
         if matches!(self.engine.mirror_state(), Some(MirrorState { rebuild: Some(_), .. })) {
             return Err(self.refuse_copy(&"the other device is being filled"));
@@ -181,7 +181,7 @@ impl Pool {
         Some(match copying.failure {
             Some(failure) => CopyProgress::Ended(self.new_failed(copying.device, failure)),
             None if self.is_member_out(copying.member) => {
-                CopyProgress::Ended("the device that is copied failed meanwhile".into())
+                CopyProgress::Ended("the device being copied has failed".into())
             }
             None if copying.copy.is_whole() => CopyProgress::Whole,
             None => CopyProgress::Left(copying.copy.left_bytes()),
@@ -200,7 +200,7 @@ impl Pool {
                 return Ok(());
             }
             Some(CopyProgress::Ended(why)) => why,
-            _ => "the new device has not everything".into(),
+            _ => "the new device is incomplete".into(),
         };
         Err(self.refuse_copy(&why))
     }
@@ -358,9 +358,9 @@ impl Pool {
             let why = self.new_failed(copying.device, failure);
             self.copy_fails(why);
         } else if is_out {
-            self.copy_fails("the device that is copied failed meanwhile".into());
+            self.copy_fails("the device being copied has failed".into());
         } else if self.engine.is_fenced() || self.engine.runs_without_cache() {
-            self.copy_fails("the cache failed meanwhile".into());
+            self.copy_fails("the cache has failed".into());
         } else if !copying.copy.is_whole() && self.old_hangs(Instant::now()).is_none() {
             let now = Instant::now();
             match self.replacing.due.and_then(|due| due.checked_duration_since(now)) {
@@ -410,8 +410,9 @@ impl Pool {
             (Doing::Reading { from, .. }, Err(failure)) => {
                 let path = self.copied_devices().map(|[old, _]| old.display().to_string());
                 self.copy_fails(format!(
-                    "{} cannot be read at byte {from}: {failure}; what only it has stays there. `forebay pool scrub` says what \
-                     is damaged; when every volume is drained (`forebay volume detach`) the pool can be made anew",
+                    "{} cannot be read at byte {from}: {failure}; its dirty data stays there. `forebay pool \
+                     scrub` reports the damage; when every volume is drained (`forebay volume detach`) the \
+                     pool can be recreated",
                     path.unwrap_or_default()
                 ));
             }

@@ -303,8 +303,8 @@ fn write_untold(f: &mut fmt::Formatter<'_>, untold: &[String]) -> fmt::Result {
     }
     write!(
         f,
-        ". A flush of the backing store of {} failed, and no client has sent a FLUSH since: what was written past the cache \
-         after its last FLUSH may be lost",
+        ". A flush of the backing store of {} failed, and no client has sent a FLUSH since: bypass writes \
+         after the last FLUSH may be lost",
         untold.join(", ")
     )
 }
@@ -388,7 +388,7 @@ impl fmt::Display for PoolEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Note(_, text) => f.write_str(text),
-            Self::Opened { created: true, .. } => f.write_str("made a new, empty cache"),
+            Self::Opened { created: true, .. } => f.write_str("created a new, empty cache"),
             Self::Opened { took, cached_blocks, dirty_blocks, .. } => write!(
                 f,
                 "opened the cache in {} ms: {cached_blocks} blocks cached, {dirty_blocks} of them dirty",
@@ -402,52 +402,53 @@ impl fmt::Display for PoolEvent {
             ),
             Self::Lost { volume, lost, first_offset_bytes, .. } => write!(
                 f,
-                "LOST: {lost} of {volume}, from byte {first_offset_bytes} on: only the cache had them, and it cannot give them back. \
-                 They answer with errors until they are written again. To list them: forebay volume show {volume}"
+                "LOST: {lost} of {volume}, from byte {first_offset_bytes} on: dirty data that the cache \
+                 cannot return. Reads return errors until it is rewritten. To list the ranges: forebay \
+                 volume show {volume}"
             ),
-            Self::LossEnded { volume } => write!(f, "nothing of {volume} is lost any more"),
+            Self::LossEnded { volume } => write!(f, "{volume} no longer has lost data"),
             Self::DestageFailed { volume, retry_in, cause } => {
-                write!(f, "writing {volume} back to its backing store failed")?;
+                write!(f, "destage of {volume} to its backing store failed")?;
                 if let Some(cause) = cause {
                     write!(f, ": {cause}")?;
                 }
-                write!(
-                    f,
-                    "; the data stays in the cache, next attempt in {} ms",
-                    retry_in.as_millis()
-                )
+                write!(f, "; dirty data stays in the cache, next attempt in {} ms", retry_in.as_millis())
             }
-            Self::DestageRecovered { volume } => write!(f, "writing {volume} back works again"),
+            Self::DestageRecovered { volume } => write!(f, "destage of {volume} works again"),
             Self::OperationFailed { .. } | Self::DeviceEnded { .. } | Self::DeviceBack { .. } => {
                 super::devices::write_event(f, self)
             }
             Self::ExportLost { lost, .. } => f.write_str(&lost.join("; ")),
-            Self::ExportsBack { volume } => write!(f, "no export of {volume} is lost any more"),
+            Self::ExportsBack { volume } => write!(f, "{volume} no longer has lost exports"),
             Self::PathLost { .. } | Self::PathFound { .. } => self.write_path(f),
             Self::BeforeStop { what } => f.write_str(what),
             Self::CacheWriteFailed { segment } => {
                 write!(f, "a write to segment {segment} of the cache device failed; it is repeated elsewhere")
             }
             Self::DiscardsRefused => f.write_str(
-                "a cache device, or its file system, does not have discards: discard_freed has no effect until the pool is opened again",
+                "a cache device or its file system does not support discards: discard_freed has no effect \
+                 until the pool is opened again",
             ),
             Self::Degraded { what, way } => {
-                write!(f, "{what}: what only the cache has is on one device from now on. Nothing is lost; {way}")
+                write!(f, "{what}: dirty data is now on one device only. Nothing is lost; {way}")
             }
-            Self::MirrorWhole => f.write_str("what only the cache has is on both of its devices again"),
+            Self::MirrorWhole => f.write_str("dirty data is on both devices of the cache again"),
             Self::CacheFenced => f.write_str(
-                "the cache device failed: it is given up as soon as that is recorded; writes wait until then",
+                "the cache device failed: it is taken out of service once that is recorded; writes wait \
+                 until then",
             ),
             Self::RecordFailed { path, why } => write!(
                 f,
-                "cannot record in {} that the cache failed: {why}. Without that record a restart would bring old data back, \
-                 so writes are refused until it can be made: give the state directory room, and the right to write",
+                "cannot record in {} that the cache failed: {why}. Without that record a restart would serve \
+                 stale data, so writes are refused until it is written: free space in the state directory, \
+                 or make it writable",
                 path.display()
             ),
             Self::CacheFailed { devices, dirty_bytes, record } => write!(
                 f,
-                "the cache {devices} failed and is not used any more. The volumes are served from their backing stores; \
-                 {dirty_bytes} bytes that only the cache has are written back now, as far as it can still be read (recorded in {})",
+                "the cache {devices} failed and is no longer used. The volumes are served from their backing \
+                 stores; {dirty_bytes} bytes of dirty data are written back now, as far as they can still be \
+                 read (recorded in {})",
                 record.display()
             ),
             Self::RescueEnded { devices, way, lost_bytes, volumes, record } => {
@@ -461,7 +462,8 @@ impl fmt::Display for PoolEvent {
             }
             Self::OrderLost { volume } => write!(
                 f,
-                "the backing store of {volume} alone is no crash-consistent image until what is dirty now is written back"
+                "the backing store of {volume} alone is not crash-consistent until all data that is dirty \
+                 now is written back"
             ),
             Self::BackingChanged { volume, dropped, discarded } => {
                 write!(f, "the backing store of {volume} was changed while the cache was away: ")?;
@@ -472,8 +474,8 @@ impl fmt::Display for PoolEvent {
             }
             Self::BackingUncertain { volume, dropped, why } => write!(
                 f,
-                "nobody can tell whether the backing store of {volume} was written by others since the crash ({why}): {dropped} clean \
-                 blocks were dropped from the cache, to be sure"
+                "cannot prove that the backing store of {volume} is unchanged since the crash ({why}): \
+                 {dropped} clean blocks were dropped from the cache as a precaution"
             ),
             Self::Ready { export, .. } => write!(f, "ready: {export}"),
             Self::Detached { volume } => write!(f, "{volume} is detached"),
@@ -494,11 +496,11 @@ impl fmt::Display for PoolEvent {
             Self::NotClosed { devices, dirty_bytes } => {
                 write!(f, "stopped without closing the cache: its device failed, {devices}. ")?;
                 match *dirty_bytes {
-                    0 => f.write_str("Nothing in it is dirty")?,
+                    0 => f.write_str("It has no dirty data")?,
                     bytes => write!(
                         f,
-                        "{bytes} bytes are dirty, and only there, as far as the device still has them. Do not use the backing store \
-                         without the cache"
+                        "{bytes} bytes are dirty, and only on the failed device, as far as it still has \
+                         them. Do not use the backing store without the cache"
                     )?,
                 }
                 f.write_str(". The next start recovers as after a crash, if the device is back")
@@ -529,7 +531,7 @@ impl fmt::Display for PoolEvent {
                 if lost.bytes > 0 {
                     write!(
                         f,
-                        ". LOST: {lost} of {}, which only the cache had and cannot give back",
+                        ". LOST: {lost} of {}: dirty data that the cache cannot return",
                         losers.join(", ")
                     )?;
                 }
@@ -552,8 +554,8 @@ fn say_lost(
     }
     write!(
         f,
-        ". LOST: {bytes} bytes of {}, which answer with errors until they are written again; the ranges are in {}. Restore \
-         them from a backup, then {way}",
+        ". LOST: {bytes} bytes of {}: reads return errors until they are rewritten; the ranges are in {}. \
+         Restore them from a backup, then {way}",
         volumes.join(", "),
         record.display()
     )
@@ -600,7 +602,7 @@ impl Pool {
         }
         let entry = self.engine.volume_table().into_iter().find(|entry| entry.id == volume);
         entry.map_or_else(
-            || format!("number {} (the cache has forgotten its name)", volume.0),
+            || format!("number {} (the cache no longer has its name)", volume.0),
             |entry| entry.name,
         )
     }
@@ -666,15 +668,15 @@ fn write_scrubbed(f: &mut fmt::Formatter<'_>, scrubbed: &Scrubbed) -> fmt::Resul
         f.write_str(", nothing damaged")?;
     }
     if lost.bytes > 0 {
-        write!(f, ". LOST: {lost} in all, what was known before included; `forebay volume show` lists them")?;
+        write!(f, ". LOST: {lost} in total, earlier losses included; `forebay volume show` lists them")?;
     }
     Ok(())
 }
 
 /// Hint for a backing store that was changed.
-pub(super) const BACKING_CHANGED_HINT: &str = "if the backing store is the right one and what changed on it may be \
-    lost: on_backing_change=keep-dirty; if the data in the cache may be lost: on_backing_change=discard-dirty; if it is \
-    the wrong one, give the one that belongs to this cache";
+pub(super) const BACKING_CHANGED_HINT: &str = "if the backing store is the right one and the changes on it \
+    may be lost: on_backing_change=keep-dirty; if the dirty data in the cache may be lost: \
+    on_backing_change=discard-dirty; if it is the wrong one, give the one that belongs to this cache";
 
 /// Returns the hint for a cache that cannot be opened, or a volume that cannot be attached.
 pub(crate) fn open_hint(error: &OpenError) -> &'static str {
@@ -686,13 +688,14 @@ pub(crate) fn open_hint(error: &OpenError) -> &'static str {
         OpenError::BackingUnreadable | OpenError::BackingFlush => {
             "check the backing device; nothing was changed"
         }
-        OpenError::NoNote => "it opens when the daemon can write to its state directory (state_dir)",
+        OpenError::NoNote => "give the daemon write access to its state directory (state_dir)",
         OpenError::Mirrored | OpenError::NoMember => "give both devices of the mirrored cache",
         OpenError::GivenUp => crate::failed_mark::HINT,
-        OpenError::CacheEnded => "it opens when the device has its length again; nothing was changed",
-        OpenError::CacheWrite => "check the cache device; its contents are as they were",
+        OpenError::CacheEnded => "restore the full length of the device; nothing was changed",
+        OpenError::CacheWrite => "check the cache device; its content is unchanged",
         OpenError::Superblock(_) => {
-            "give the cache that belongs to this volume; if nothing on it is needed, erase it and make a new one"
+            "give the cache that belongs to this volume; if nothing on it is needed, erase it and create a \
+             new one"
         }
         _ => {
             "do not erase this cache: it may hold the only copy of data; `forebay salvage CACHE --to FOLDER` extracts it"
@@ -705,7 +708,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_thrown_away_is_told_apart_from_what_was_dropped() {
+    fn discarded_and_dropped_blocks_differ() {
         let changed = |dropped, discarded| {
             PoolEvent::BackingChanged { volume: "db".into(), dropped, discarded }.to_string()
         };
@@ -715,7 +718,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_says_that_all_is_well_only_if_it_is() {
+    fn stop_reports_success_only_without_losses() {
         let stopped = |dirty_bytes, bytes| {
             let lost = Lost { bytes, ranges: 1 };
             let (losers, absent, gone) = (vec!["db".into()], Vec::new(), Gone::default());
@@ -732,7 +735,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_names_volumes_whose_failed_flush_no_client_was_told_of() {
+    fn stop_names_volumes_with_unreported_flush() {
         let none = || Lost { bytes: 0, ranges: 0 };
         let stopped = |dirty_bytes| {
             let (losers, absent, gone) = (Vec::new(), Vec::new(), Gone::default());
@@ -746,7 +749,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_calls_nothing_safe_that_is_gone_with_the_process() {
+    fn stop_reports_data_lost_with_the_process() {
         let none = || Lost { bytes: 0, ranges: 0 };
         let stopped = |dirty_bytes, gone: Gone| {
             let (losers, absent) = (Vec::new(), Vec::new());

@@ -203,8 +203,7 @@ impl Pool {
             return Err(refused("grow pool", &self.name, &LifecycleError::Busy));
         }
         if let Some(now) = device.ended() {
-            let why =
-                format!("{} has {now} bytes, which is less than is used of it", device.path().display());
+            let why = format!("{} has {now} bytes, fewer than are in use", device.path().display());
             return Err(self.failed("grow", &why));
         }
         let device = device.for_thread().map_err(|error| self.failed("grow", &error))?;
@@ -221,8 +220,8 @@ impl Pool {
         self.reactor.set_device_size(self.last_device(), there);
         let end = self.last_part().end_with(wanted);
         if end <= self.engine.geometry().device_blocks * BLOCK {
-            let what = format!("pool {} uses that much of its last device already", self.name);
-            let hint = "give a larger size, or a further device";
+            let what = format!("pool {} already uses that much of its last device", self.name);
+            let hint = "give a larger size, or another device";
             return Self::refuse(AdminError::new(MessageId::PoolSize, what, hint));
         }
         let members = self.engine.members();
@@ -236,7 +235,7 @@ impl Pool {
         let header = header.map_err(|error| self.failed("grow", &error))?;
         let tags: Vec<u64> = members.tags().iter().copied().chain([tag]).collect();
         let members = Members::new(&tags);
-        let full = || self.failed("grow", &"it has as many devices as it can have");
+        let full = || self.failed("grow", &"it has the maximum number of devices");
         Ok((header, members.ok_or_else(full)?))
     }
 
@@ -267,7 +266,7 @@ impl Pool {
         let before = self.engine.geometry().device_blocks * BLOCK;
         if start > 0 && bytes < start {
             return Self::refuse(
-                self.failed("shrink", &"only its last device can be given up or cut at a time"),
+                self.failed("shrink", &"only its last device can be removed or shortened at a time"),
             );
         }
         if start == 0 {
@@ -355,9 +354,10 @@ impl Pool {
         }
         let path = self.reactor.device(id).map(|device| device.path().display().to_string());
         let _ = done.try_send(cut.map(drop).map_err(|error| {
-            let what = format!("pool {} is smaller now, but its device could not be cut: {error}", self.name);
+            let what =
+                format!("pool {} is smaller now, but its device could not be truncated: {error}", self.name);
             let hint =
-                format!("a file can be cut by hand: truncate -s {length} {}", path.unwrap_or_default());
+                format!("a file can be truncated by hand: truncate -s {length} {}", path.unwrap_or_default());
             AdminError::new(MessageId::PoolNotCut, what, hint)
         }));
     }
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_further_device_is_used_in_whole_segments_behind_its_header() {
+    fn further_device_is_used_in_whole_segments() {
         let part = part();
         let first = part.header.unwrap().first_block;
         for (bytes, blocks) in [(3 << 20, 512), ((3 << 20) + (256 << 10) - 1, 512), (4 << 20, 768), (0, 0)] {
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_rewritten_before_more_is_used_and_never_for_less_or_for_too_much() {
+    fn header_is_rewritten_only_for_growth() {
         let part = part();
         let blocks = |bytes| part.longer(bytes).map(|header| header.blocks);
         assert_eq!(

@@ -129,8 +129,8 @@ impl Pool {
         }
         let spare = reserve(self.reactor.pool_mut()).ok_or_else(|| {
             format!(
-                "there is no memory for another block device just now: requests have all of buffer_memory ({}): try again when \
-                 there is less to do, or raise buffer_memory of the pool and start the daemon again",
+                "there is no memory for another block device now: requests use all of buffer_memory ({}): \
+                 try again under less load, or raise buffer_memory of the pool and start the daemon again",
                 ByteSize(self.buffer_bytes as u64)
             )
         })?;
@@ -196,10 +196,11 @@ impl Pool {
     }
 
     fn ublk_spec(&self, volume: VolumeId, uri: &ExportUri) -> Result<DeviceSpec, String> {
-        let ExportUri::Ublk { name } = uri else { return Err("it is no block device".into()) };
+        let ExportUri::Ublk { name } = uri else { return Err("it is not a block device".into()) };
         if !self.reactor.can_serve_ublk() {
-            return Err("block devices (ublk:) need io_uring, and this pool does its I/O with threads (psync): start the daemon with \
-                        --io uring, which says why there is none, or export the volume over NBD or FUSE"
+            return Err("block devices (ublk:) need io_uring, and this pool does its I/O with threads \
+                        (psync): start the daemon with --io uring, which reports why io_uring is \
+                        unavailable, or export the volume over NBD or FUSE"
                 .into());
         }
         let served = self.served(volume).ok_or("the volume is gone")?;
@@ -219,7 +220,7 @@ impl Pool {
 
     /// A thread has made a device, or found it: begins to fetch requests.
     fn serve_ublk(&mut self, number: u64, channel: Channel) -> Result<(), String> {
-        let index = self.ublk_at(number).ok_or("nobody waits for the device any more")?;
+        let index = self.ublk_at(number).ok_or("the device is no longer wanted")?;
         let Some(Some(block)) = self.blocks.get_mut(index) else { return Err("it is gone".into()) };
         let volume = block.volume;
         let rules = self.volumes.get(usize::from(volume.0)).and_then(Option::as_ref);
@@ -227,7 +228,9 @@ impl Pool {
         let (Phase::Making, Some((rules, name))) = (block.phase, rules) else {
             return Err("the volume is gone".into());
         };
-        let ExportUri::Ublk { name: given } = &block.uri else { return Err("it is no block device".into()) };
+        let ExportUri::Ublk { name: given } = &block.uri else {
+            return Err("it is not a block device".into());
+        };
         let export = format!("ublk:{}", given.as_ref().unwrap_or(name));
         let Some(spare) = block.spare else { return Err("it is served already".into()) };
         let depth = channel.depth();
@@ -257,7 +260,7 @@ impl Pool {
             Ok(device) => {
                 let path = device.path().display().to_string();
                 let recovered = device.recovered.then(|| {
-                    format!("{path} (/dev/ublkb{}) goes on where another process left it", device.number())
+                    format!("{path} (/dev/ublkb{}) continues where another process left it", device.number())
                 });
                 block.device = Some(device);
                 if phase == Phase::Making {

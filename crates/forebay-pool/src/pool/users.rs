@@ -56,12 +56,13 @@ impl Users {
                 Ok(None) => {
                     used.push((
                         device.path(),
-                        "mounted, or a part of another device or of the swap space".into(),
+                        "mounted, or part of another device or of the swap space".into(),
                     ));
                 }
-                Err(why) if device.is_there() => {
-                    used.push((device.path(), format!("not to be asked who uses it ({why})")))
-                }
+                Err(why) if device.is_there() => used.push((
+                    device.path(),
+                    format!("possibly in use: its users cannot be determined ({why})"),
+                )),
                 Err(_) => {}
             }
         }
@@ -102,9 +103,9 @@ impl Users {
     pub fn refuse(&self, doing: &str, name: &str) -> AdminError {
         let device = self.devices.first().map(|(path, _)| path.display());
         let find = match self.files.first() {
-            None => device.map_or_else(String::new, |path| format!(" (lsblk {path} tells what is on it)")),
+            None => device.map_or_else(String::new, |path| format!(" (lsblk {path} shows what uses it)")),
             Some((path, _)) => format!(
-                " (losetup --associated {0} and fuser --verbose {0} tell who has the file open)",
+                " (losetup --associated {0} and fuser --verbose {0} show the users of the file)",
                 path.display()
             ),
         };
@@ -153,7 +154,7 @@ mod tests {
     use forebay_admin::ErrorKind;
 
     #[test]
-    fn a_refusal_says_who_and_what_to_do() {
+    fn refusal_names_users_and_remedy() {
         let files = vec![(PathBuf::from("/srv/v/db.img"), 2)];
         let users = Users { clients: vec!["uid 0 (process 7)".into()], files, ..Users::default() };
         let error = users.refuse("detach", "db");

@@ -190,7 +190,8 @@ pub(super) fn refused(doing: &str, name: &str, error: &LifecycleError) -> AdminE
         }
         LifecycleError::BackingUnreadable => "check the backing device; nothing was changed",
         LifecycleError::BackingFlush => {
-            "check the backing device and what was written last; nothing was changed, and the same command tries it again"
+            "check the backing device and the latest writes; nothing was changed, and the same command tries \
+             again"
         }
         _ => "",
     };
@@ -203,10 +204,11 @@ fn changed(name: &str, error: &LifecycleError) -> AdminError {
         MessageId::Event(EventKind::BackingChanged),
         format!("cannot attach {name}: {error}"),
         format!(
-            "if it is the wrong one (devices may have other names now), give the one that belongs to this cache: forebay volume attach {name} \
-             --backing URI; if it is the right one and what changed on it may be lost: forebay set {name} on_backing_change=keep-dirty, then \
-             forebay volume attach {name}; if the data in the cache may be lost: the same with discard-dirty (`forebay run` takes --set \
-             on_backing_change=...)"
+            "if it is the wrong one (devices may have other names now), give the one that belongs to this \
+             cache: forebay volume attach {name} --backing URI; if it is the right one and the changes on it \
+             may be lost: forebay set {name} on_backing_change=keep-dirty, then forebay volume attach \
+             {name}; if the dirty data in the cache may be lost: the same with discard-dirty (`forebay run` \
+             takes --set on_backing_change=...)"
         ),
     )
 }
@@ -222,7 +224,7 @@ fn cannot_resize(name: &str, device: &UblkDevice) -> AdminError {
             "cannot resize {name}: it is the block device {}, and this kernel cannot change the size of one (Linux 6.16 can)",
             device.path().display()
         ),
-        "detach it, keeping what is cached, and attach it again with the other size",
+        "detach it, keeping its cached blocks, and attach it again with the other size",
     )
 }
 
@@ -394,8 +396,8 @@ impl Pool {
         }
         let name = &entry.name;
         let note = format!(
-            "{name} has {recorded_bytes} bytes, not {configured_bytes} as configured: an attach makes no volume smaller; to do that: forebay \
-             volume resize {name} {configured_bytes}"
+            "{name} has {recorded_bytes} bytes, not {configured_bytes} as configured: an attach does not \
+             shrink a volume; to shrink it: forebay volume resize {name} {configured_bytes}"
         );
         self.emit(PoolEvent::Note(MessageId::VolumeSize, note));
         recorded_bytes
@@ -416,8 +418,8 @@ impl Pool {
         let id = self.engine.free_volume_id().ok_or_else(|| {
             AdminError::new(
                 MessageId::PoolFull,
-                format!("pool {} has as many volumes as it can have", self.name),
-                "detach one, or make another pool",
+                format!("pool {} has the maximum number of volumes", self.name),
+                "detach one, or create another pool",
             )
         })?;
         Ok(VolumeEntry {
@@ -543,7 +545,7 @@ impl Pool {
         // answer once the volume is detached again.
         if let Err(error) = self.begin_detach(id, DetachHow::Keep, waiting.clone(), Fate::RemoveUnused) {
             let name = self.name_of(id);
-            let what = format!("the exports that {name} has stay: {}", error.what);
+            let what = format!("the exports of {name} stay: {}", error.what);
             self.emit(PoolEvent::Note(error.id, what));
             if let (Some(waiting), Some(failed)) = (waiting, failed) {
                 let _ = waiting.try_send(Err(failed));
@@ -582,7 +584,7 @@ impl Pool {
         socket: &mut Option<Socket>,
     ) -> Result<String, String> {
         let ExportUri::Nbd { endpoint, name, guards, permissions } = uri else {
-            return Err("it is no NBD export".into());
+            return Err("it is not an NBD export".into());
         };
         let info = ExportInfo::new(name, self.engine.volume_size_bytes(id).unwrap_or(0));
         let tls = guards.tls.as_deref().map(|name| self.guards.tls(name)).transpose()?;
@@ -660,7 +662,7 @@ impl Pool {
         if let Err(error) = self.engine.cancel_detach(now, id) {
             self.emit(PoolEvent::Note(
                 MessageId::ExportFailed,
-                format!("cannot go back to serving {name}: {error}"),
+                format!("cannot resume serving {name}: {error}"),
             ));
             return;
         }
@@ -831,11 +833,11 @@ impl Pool {
             Some(device) => Err(AdminError::new(
                 MessageId::BackingShrunk,
                 format!(
-                    "the backing store {} of {name} has {there} bytes, which is less than the {} that are served",
+                    "the backing store {} of {name} has {there} bytes, but {} are served",
                     device.path().display(),
                     device.end_bytes()
                 ),
-                "bring back what is missing, or give the size in bytes",
+                "restore the missing part, or give the size in bytes",
             )),
         }
     }
@@ -945,10 +947,10 @@ impl Pool {
         let id = self.at_rest(name).and_then(|id| match self.served(id) {
             _ if !less.is_empty() => Err(AdminError::new(
                 MessageId::ExportRemoval,
-                format!("exports of {name} cannot be taken away while it is served"),
-                "detach it, keeping what is cached, and attach it again",
+                format!("exports of {name} cannot be removed while it is attached"),
+                "detach it, keeping its cached blocks, and attach it again",
             )),
-            Some(served) if served.exporting.is_some() => Err(busy(name, "is being given other exports")),
+            Some(served) if served.exporting.is_some() => Err(busy(name, "is having its exports changed")),
             _ => Ok(id),
         });
         match id {

@@ -32,8 +32,9 @@ impl Server {
             let socket = SocketId(socket);
             if self.connections() >= self.connections_max {
                 let max = self.connections_max;
-                self.refusals
-                    .note(format!("a client was closed: there are {max} connections (pool_connections_max)"));
+                self.refusals.note(format!(
+                    "a client was refused: there are {max} connections (pool_connections_max)"
+                ));
                 reactor.close_socket(socket);
             } else {
                 self.open(reactor, socket, index);
@@ -105,7 +106,7 @@ impl Server {
         let strangers = self.connections.iter().enumerate();
         let strangers = strangers.filter_map(|(index, connection)| Some((since(connection)?, index as u32)));
         if let Some((_, index)) = strangers.min() {
-            self.end_greeting(reactor, index, "had to make room: too many clients have not chosen an export");
+            self.end_greeting(reactor, index, "was disconnected: too many clients have not chosen an export");
         }
     }
 
@@ -172,7 +173,7 @@ impl Server {
         }
         let stalls = |connection: &Connection| match &connection.arriving {
             _ if connection.closing => None,
-            _ if connection.has_stalled(now) => Some("takes no answers"),
+            _ if connection.has_stalled(now) => Some("does not read replies"),
             arriving => arriving.as_ref()?.pace.is_too_slow(),
         };
         let connections = self.connections.iter_mut().enumerate();
@@ -184,7 +185,7 @@ impl Server {
         {
             let bytes = connection.held_bytes;
             connection.closing = true;
-            let why = format!("{what}, and has {bytes} bytes of memory that others wait for");
+            let why = format!("{what}, and holds {bytes} bytes of memory that other clients need");
             self.refusals.note(format!("{} {why}", connection.peer));
             reactor.abort_socket(connection.socket);
             self.enqueue(index as u32);
@@ -207,7 +208,7 @@ impl Server {
     pub(super) fn open(&mut self, reactor: &mut Reactor, socket: SocketId, endpoint: u32) {
         let peer = Self::peer(reactor, socket);
         if !self.directory.may_greet(endpoint, &peer) {
-            self.refusals.note(format!("{peer} has an address that no export here is for"));
+            self.refusals.note(format!("{peer} has an address that no export here admits"));
             return reactor.close_socket(socket);
         }
         if self.greeting >= GREETINGS_MAX {

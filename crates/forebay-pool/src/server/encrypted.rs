@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_buffer_of_its_own_is_lent_to_one_send_at_a_time() {
+    fn own_buffer_is_lent_to_one_send_at_a_time() {
         let mut own = OwnBuffer { buffer: BufId(0), is_free: true };
         assert_eq!((own.take(), own.take()), (Some(BufId(0)), None));
         assert!(!own.give_back(BufId(1)) && own.take().is_none(), "another one");

@@ -202,7 +202,7 @@ impl Exports for Seen<'_> {
         if export.allows(self.peer) {
             return Some(export.info.clone());
         }
-        *self.hidden.borrow_mut() = Some(format!("is not let in to \"{}\"", name.escape_debug()));
+        *self.hidden.borrow_mut() = Some(format!("has no access to \"{}\"", name.escape_debug()));
         None
     }
 
@@ -395,7 +395,7 @@ impl Directory {
                 Err("another export at the same place has other TLS settings".into())
             };
         }
-        let Socket { fd, actual, file } = made.take().ok_or("nobody listens there")?;
+        let Socket { fd, actual, file } = made.take().ok_or("there is no listener")?;
         self.listener_store.keep(wanted, &fd);
         let listener = reactor.add_listener(fd).map_err(|error| format!("cannot listen: {error}"))?;
         let (asked, tls) = (wanted.clone(), tls.cloned());
@@ -588,7 +588,7 @@ impl Server {
                 continue;
             }
             connection.closing = true;
-            let what = format!("{} is not let in to \"{}\" any more", connection.peer, name.escape_debug());
+            let what = format!("{} no longer has access to \"{}\"", connection.peer, name.escape_debug());
             self.refusals.note(what);
             self.enqueue(index);
         }
@@ -649,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_waits_for_a_socket_that_is_about_to_go() {
+    fn start_waits_for_a_closing_socket() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let old = listen_unix(&path, SOCKET_MODE).unwrap();
@@ -657,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_waits_for_a_port_that_is_about_to_go() {
+    fn start_waits_for_a_closing_port() {
         let (old, address) = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
         waits_for(&Endpoint::Tcp { host: "127.0.0.1".into(), port: address.port() }, old);
     }

@@ -193,7 +193,7 @@ impl Pace {
     /// The reason to disconnect its client, if there is one.
     fn is_too_slow(&self) -> Option<&'static str> {
         if self.silent >= SILENT_LOOKS {
-            Some("sends nothing more of a write that it has begun")
+            Some("has stopped sending in the middle of a write")
         } else {
             let allowed = SLOW_LOOKS + ((SLOW_LOOKS_PER_MIB * self.seen) >> 20);
             (self.looks >= allowed).then_some("sends a write too slowly")
@@ -427,12 +427,13 @@ mod tests {
         unreachable!()
     }
 
+    /// Silence ends after five seconds, a trickle after a minute.
     #[test]
-    fn who_sends_nothing_more_has_five_seconds_and_who_trickles_a_minute() {
+    fn silent_and_slow_senders_are_disconnected() {
         let per_s = (Duration::from_secs(1).as_millis() / STALLED_EVERY.as_millis()) as u32;
         let (silent, why) = looks_until_too_slow(1000, |_| 0);
         assert_eq!(silent, 5 * per_s + 1, "the first look finds what is there");
-        assert!(why.contains("nothing more"));
+        assert!(why.contains("stopped sending"));
         assert_eq!(looks_until_too_slow(0, |_| 0).0, silent, "also if nothing came at all");
         for (bytes, each) in [(1, 4 * per_s), (1, 1), (64, 1)] {
             let pace = |look: u32| if look.is_multiple_of(each) { bytes } else { 0 };

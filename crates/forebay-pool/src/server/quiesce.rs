@@ -127,7 +127,7 @@ impl Server {
         for guest in self.directory.listener_store().guests(&asked, export) {
             if let Err(why) = self.adopt(reactor, endpoint, guest) {
                 self.refusals
-                    .note(format!("a connection to \"{}\" cannot go on: {why}", export.escape_debug()));
+                    .note(format!("a connection to \"{}\" cannot continue: {why}", export.escape_debug()));
             }
         }
     }
@@ -149,7 +149,7 @@ impl Server {
         let peer = Self::peer(reactor, socket);
         if !self.directory.still_allows(endpoint, &guest.export, &peer) {
             reactor.close_socket(socket);
-            return Err(format!("{peer} is not let in any more"));
+            return Err(format!("{peer} no longer has access"));
         }
         let identity = match reactor.peer_cred(socket) {
             Ok(peer) => Identity::of_peer(rules.proc(), peer),
@@ -163,7 +163,7 @@ impl Server {
         connection.client = Some(Client::new(rules, guest.export, identity));
         if !Self::put_unread(reactor, &mut connection, &guest.unread) {
             reactor.close_socket(socket);
-            return Err("there is no memory for what it has sent already".into());
+            return Err("there is no memory for the data it has already sent".into());
         }
         self.directory.came(Some(volume));
         let index = self.place_for(connection);

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_refusals_are_few_words() {
+    fn many_refusals_give_few_messages() {
         let mut refusals = Refusals::default();
         let begin = Instant::now();
         assert_eq!((refusals.take(|| begin), refusals.due(|| begin)), (None, None));

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_follow_each_connection_and_forget_it() {
+    fn sums_follow_each_connection() {
         let mut tally = Tally::default();
         tally.count(2, share(10, true));
         tally.count(0, share(5, true));

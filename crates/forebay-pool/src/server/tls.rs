@@ -40,7 +40,7 @@ impl fmt::Display for TlsFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(why) => write!(f, "TLS: {why}"),
-            Self::TooMuch => f.write_str("TLS: more is unfinished than one connection may leave so"),
+            Self::TooMuch => f.write_str("TLS: too much unprocessed data of one connection"),
         }
     }
 }
@@ -282,7 +282,7 @@ impl TlsLink {
                 _ => break,
             }
         }
-        Err(cannot(&"the protocol does not allow it just now"))
+        Err(cannot(&"the protocol does not allow it now"))
     }
 }
 

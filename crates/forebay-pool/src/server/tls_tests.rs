@@ -124,7 +124,7 @@ fn pattern(bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn both_ways_in_any_pieces() {
+fn data_passes_both_ways_in_any_pieces() {
     let authority = Authority::new();
     let server = authority.sign(&["s"], &["localhost"], &[]);
     let own = authority.sign(&["c"], &[], &[]);
@@ -145,7 +145,7 @@ fn both_ways_in_any_pieces() {
 }
 
 #[test]
-fn certificates_of_clients_are_asked_for_and_verified() {
+fn client_certificates_are_verified() {
     let (authority, other) = (Authority::new(), Authority::new());
     let server = authority.sign(&["s"], &["localhost"], &[]);
     let (own, foreign) = (authority.sign(&["c"], &[], &[]), other.sign(&["c"], &[], &[]));
@@ -172,7 +172,7 @@ fn certificates_of_clients_are_asked_for_and_verified() {
 }
 
 #[test]
-fn what_is_no_tls_ends_it_without_taking_memory() {
+fn invalid_tls_ends_without_taking_memory() {
     let authority = Authority::new();
     let server = authority.sign(&["s"], &["localhost"], &[]);
     let start = || Wire::new(link(&server, None, false), client(&authority, None));
@@ -194,7 +194,7 @@ fn what_is_no_tls_ends_it_without_taking_memory() {
 }
 
 #[test]
-fn damage_on_the_way_is_noticed() {
+fn damaged_record_is_refused() {
     let authority = Authority::new();
     let server = authority.sign(&["s"], &["localhost"], &[]);
     let mut wire = Wire::new(link(&server, None, false), client(&authority, None));
@@ -208,7 +208,7 @@ fn damage_on_the_way_is_noticed() {
 }
 
 #[test]
-fn keys_may_change_and_a_client_that_asks_for_it_for_ever_takes_no_memory() {
+fn endless_key_updates_take_no_memory() {
     let authority = Authority::new();
     let server = authority.sign(&["s"], &["localhost"], &[]);
     let mut wire = Wire::new(link(&server, None, false), client(&authority, None));
@@ -227,7 +227,7 @@ fn keys_may_change_and_a_client_that_asks_for_it_for_ever_takes_no_memory() {
 }
 
 #[test]
-fn goodbyes_are_said_once_and_understood() {
+fn close_notify_is_sent_once_and_understood() {
     let authority = Authority::new();
     let server = authority.sign(&["s"], &["localhost"], &[]);
     let mut wire = Wire::new(link(&server, None, false), client(&authority, None));
@@ -247,7 +247,7 @@ fn goodbyes_are_said_once_and_understood() {
 }
 
 #[test]
-fn its_debug_format_has_no_secrets() {
+fn debug_format_has_no_secrets() {
     let authority = Authority::new();
     let link = link(&authority.sign(&["s"], &["localhost"], &[]), None, false);
     assert_eq!(format!("{link:?}"), "TlsLink { state: Handshake, .. }");

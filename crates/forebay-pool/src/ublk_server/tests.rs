@@ -129,7 +129,7 @@ fn a_write_lies_where_the_engine_wants_it() {
 }
 
 #[test]
-fn a_read_is_copied_into_the_request_before_it_is_answered() {
+fn read_is_copied_before_its_answer() {
     let (mut server, mut kernel, mut backend) = serve(64 << 20);
     kernel.ask(&mut server, 2, 0, (1, 8));
     server.turn(&mut backend, &mut kernel);
@@ -142,7 +142,7 @@ fn a_read_is_copied_into_the_request_before_it_is_answered() {
 }
 
 #[test]
-fn requests_without_payload_take_no_memory_and_failures_are_answered() {
+fn requests_without_payload_take_no_memory() {
     let (mut server, mut kernel, mut backend) = serve(64 << 20);
     kernel.ask(&mut server, 0, 2, (0, 0));
     kernel.ask(&mut server, 1, 3, (0, 1 << 15));
@@ -164,7 +164,7 @@ fn requests_without_payload_take_no_memory_and_failures_are_answered() {
 }
 
 #[test]
-fn without_memory_one_request_at_a_time_is_worked_on_and_none_is_forgotten() {
+fn requests_without_memory_run_one_by_one() {
     let (mut server, mut kernel, mut backend) = serve(4 << 20);
     let held: Vec<BufId> = std::iter::from_fn(|| kernel.pool.alloc(1 << 20)).collect();
     for tag in 0..DEPTH {
@@ -181,7 +181,7 @@ fn without_memory_one_request_at_a_time_is_worked_on_and_none_is_forgotten() {
 }
 
 #[test]
-fn a_stopped_device_ends_when_everything_is_back() {
+fn stopped_device_waits_for_all_commands() {
     let (mut server, mut kernel, mut backend) = serve(64 << 20);
     kernel.ask(&mut server, 0, 0, (0, 8));
     server.turn(&mut backend, &mut kernel);
@@ -204,7 +204,7 @@ fn a_stopped_device_ends_when_everything_is_back() {
 }
 
 #[test]
-fn what_is_left_to_another_server_is_not_answered() {
+fn requests_left_to_a_successor_stay_open() {
     let (mut server, mut kernel, mut backend) = serve(64 << 20);
     for tag in [0, 1] {
         kernel.ask(&mut server, tag, 0, (0, 8));

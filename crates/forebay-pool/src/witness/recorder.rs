@@ -60,7 +60,7 @@ impl Prepared {
         let page_path = memory::path(state_dir, uuid);
         let page = page_path.as_deref().and_then(|path| SharedPage::open(path).ok());
         let page = page.or_else(SharedPage::private);
-        let page = page.ok_or_else(|| failed(&"no memory for what is known of the backing store"))?;
+        let page = page.ok_or_else(|| failed(&"no memory to track the backing store"))?;
         let record_path = Record::path(state_dir, uuid);
         let clock = Clock::read();
         let known = memory::read(&page, &clock.boot_id);

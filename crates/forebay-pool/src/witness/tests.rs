@@ -39,7 +39,7 @@ fn after_kill(now: &Facts, memory: &Memory) -> Suspicion {
 }
 
 #[test]
-fn a_file_that_was_at_rest_must_have_exactly_its_times() {
+fn file_at_rest_must_keep_its_exact_times() {
     let memory = settled(file());
     assert_eq!(after_kill(&file(), &memory), Suspicion::None);
     for later in [1, 4_000_000, S, 400 * S] {
@@ -52,7 +52,7 @@ fn a_file_that_was_at_rest_must_have_exactly_its_times() {
 }
 
 #[test]
-fn our_own_last_writes_explain_times_up_to_their_end() {
+fn own_last_writes_explain_later_times() {
     let memory = Memory { began: 12, ended: 12, ..settled(file()) };
     assert_eq!(after_kill(&at(&file(), LAST), &memory), Suspicion::None);
     assert_eq!(after_kill(&at(&file(), LAST + 1), &memory), Suspicion::Changed);
@@ -61,7 +61,7 @@ fn our_own_last_writes_explain_times_up_to_their_end() {
 }
 
 #[test]
-fn a_write_that_was_under_way_leaves_a_moment_open() {
+fn write_in_flight_leaves_times_uncertain() {
     let memory = Memory { began: 13, ended: 12, ..settled(file()) };
     assert_eq!(after_kill(&at(&file(), LAST), &memory), Suspicion::None);
     assert_eq!(after_kill(&at(&file(), LAST + SLACK_NS), &memory), Suspicion::Uncertain);
@@ -69,7 +69,7 @@ fn a_write_that_was_under_way_leaves_a_moment_open() {
 }
 
 #[test]
-fn a_first_block_that_we_did_not_write_tells_always() {
+fn foreign_first_block_is_always_a_change() {
     let other = Facts { heads: vec![1, 2, 4], ..file() };
     let mut memory = Memory { began: 13, ended: 12, ..settled(file()) };
     assert_eq!(after_kill(&other, &memory), Suspicion::Changed);
@@ -78,7 +78,7 @@ fn a_first_block_that_we_did_not_write_tells_always() {
 }
 
 #[test]
-fn another_file_is_no_better_than_its_times() {
+fn replaced_file_is_at_best_uncertain() {
     let memory = settled(file());
     let moved = Facts { unique: "file:1:3".into(), ..file() };
     assert_eq!(after_kill(&moved, &memory), Suspicion::Uncertain);
@@ -86,7 +86,7 @@ fn another_file_is_no_better_than_its_times() {
 }
 
 #[test]
-fn times_of_another_machine_are_only_compared_for_being_equal() {
+fn remote_times_are_compared_for_equality() {
     let remote = Facts { served_elsewhere: true, ..file() };
     let memory = settled(remote.clone());
     assert_eq!(after_kill(&remote, &memory), Suspicion::None);
@@ -94,7 +94,7 @@ fn times_of_another_machine_are_only_compared_for_being_equal() {
 }
 
 #[test]
-fn sectors_written_to_a_disk_at_rest_are_those_of_others() {
+fn sectors_written_at_rest_are_by_others() {
     let memory = settled(disk());
     assert_eq!(after_kill(&disk(), &memory), Suspicion::None);
     let written = Facts { written_sectors: Some(108), ..disk() };
@@ -122,7 +122,7 @@ fn record(facts: Facts, boot_id: &str) -> Record {
 }
 
 #[test]
-fn after_a_loss_of_power_what_is_younger_than_the_machine_was_written_by_others() {
+fn times_after_boot_are_those_of_others() {
     let then = at(&file(), 900 * S);
     let record = record(then.clone(), "an earlier one");
     let judged = |now: &Facts, clock: &Clock| judge(now, None, Some(&record), clock).0;
@@ -137,7 +137,7 @@ fn after_a_loss_of_power_what_is_younger_than_the_machine_was_written_by_others(
 }
 
 #[test]
-fn a_disk_after_a_loss_of_power_has_its_first_blocks_only() {
+fn disk_after_power_cut_is_judged_by_heads() {
     let record = record(disk(), "an earlier one");
     let again = Facts { generation: Some(1), written_sectors: Some(3), ..disk() };
     assert_eq!(judge(&again, None, Some(&record), &clock()).0, Suspicion::None);
@@ -146,7 +146,7 @@ fn a_disk_after_a_loss_of_power_has_its_first_blocks_only() {
 }
 
 #[test]
-fn without_the_memory_of_this_start_only_equal_times_are_good() {
+fn missing_memory_requires_equal_times() {
     let record = record(file(), &clock().boot_id);
     assert_eq!(judge(&file(), None, Some(&record), &clock()).0, Suspicion::None);
     assert_eq!(judge(&at(&file(), LAST), None, Some(&record), &clock()).0, Suspicion::Uncertain);
@@ -158,7 +158,7 @@ fn without_the_memory_of_this_start_only_equal_times_are_good() {
 }
 
 #[test]
-fn a_hidden_boot_id_matches_none_and_the_time_of_the_record_decides() {
+fn hidden_boot_id_matches_none() {
     let hidden = Clock { boot_id: String::new(), ..clock() };
     // Counters begin at 0 with each boot: an idle disk has the same values again.
     let idle = Facts { written_sectors: Some(0), ..disk() };
@@ -185,7 +185,7 @@ fn a_hidden_boot_id_matches_none_and_the_time_of_the_record_decides() {
 }
 
 #[test]
-fn the_memory_says_what_was_counted() {
+fn shared_memory_holds_what_was_counted() {
     let page = SharedPage::private().expect("memory");
     let boot = &clock().boot_id;
     assert_eq!(memory::read(&page, boot), None);
@@ -214,7 +214,7 @@ fn the_memory_says_what_was_counted() {
 }
 
 #[test]
-fn facts_that_have_no_room_are_not_written_down() {
+fn oversized_facts_are_not_stored() {
     let page = SharedPage::private().expect("memory");
     memory::begin(&page, &clock().boot_id, 1, &file());
     let long = Facts { unique: "x".repeat(4_096), ..file() };
@@ -225,7 +225,7 @@ fn facts_that_have_no_room_are_not_written_down() {
 }
 
 #[test]
-fn a_record_is_read_as_it_was_written_and_damage_is_no_record() {
+fn record_round_trips_and_damage_is_none() {
     let folder = std::env::temp_dir().join(format!("forebay-witness-{}", std::process::id()));
     let path = Record::path(&folder, [7; 16]);
     assert_eq!(Record::read(&path), None);

@@ -145,7 +145,7 @@ fn ways() -> Vec<(Settings, Option<ring::Switch>)> {
 }
 
 #[test]
-fn a_volume_is_a_file_that_holds_what_was_written() {
+fn volume_file_holds_what_was_written() {
     if !fuse_is_there() {
         return;
     }
@@ -173,7 +173,7 @@ fn a_volume_is_a_file_that_holds_what_was_written() {
 }
 
 #[test]
-fn the_end_of_a_volume_is_the_end() {
+fn file_ends_at_the_end_of_the_volume() {
     if !fuse_is_there() {
         return;
     }
@@ -267,7 +267,7 @@ impl Drop for Loop {
 }
 
 #[test]
-fn a_file_system_on_a_loop_device_survives_its_checks() {
+fn file_system_on_a_loop_device_passes_fsck() {
     let root = ok("id -u") == "0\n";
     if !fuse_is_there() || !has("losetup") || !has("mkfs.ext4") || !root {
         return println!("skipped: needs root, losetup and mkfs.ext4");
@@ -295,7 +295,7 @@ fn a_file_system_on_a_loop_device_survives_its_checks() {
 }
 
 #[test]
-fn a_mount_on_a_file_and_by_the_helper_works() {
+fn mounts_on_files_and_by_helper_work() {
     if !fuse_is_there() || !has("fusermount3") {
         return;
     }
@@ -316,7 +316,7 @@ fn a_mount_on_a_file_and_by_the_helper_works() {
 }
 
 #[test]
-fn unsuitable_places_are_refused_with_a_reason() {
+fn unsuitable_mountpoints_are_refused() {
     if !fuse_is_there() {
         return;
     }
@@ -328,7 +328,7 @@ fn unsuitable_places_are_refused_with_a_reason() {
     };
     assert!(refused(dir.path().join("disk")).contains("not empty"));
     assert!(refused(dir.path().into()).contains("is a directory"));
-    assert!(refused("/dev/null".into()).contains("neither a regular file"));
+    assert!(refused("/dev/null".into()).contains("not a regular file"));
     assert!(refused(dir.path().join("a/b/c")).contains("making the directory"));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing was left behind");
 }
@@ -409,7 +409,7 @@ fn thirty_two_slow_reads_run_at_once() {
 }
 
 #[test]
-fn control_files_are_read_written_and_interrupted() {
+fn control_file_writes_can_be_interrupted() {
     if !fuse_is_there() {
         return;
     }

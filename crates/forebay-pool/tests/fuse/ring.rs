@@ -70,7 +70,7 @@ fn last_words(mut served: Served) -> String {
 }
 
 #[test]
-fn what_a_ring_lacks_is_said() {
+fn missing_ring_parts_are_reported() {
     let Some(_switch) = Switch::on().filter(|_| fuse_is_there()) else { return };
     let dir = tempfile::tempdir().unwrap();
     let said = |settings: &[(&str, &str)]| {
@@ -102,7 +102,7 @@ fn waiting(file: &File) -> Option<u64> {
 /// With a file still open, only the end of the connection ends the kernel's commands. Requests in
 /// flight then are answered; later ones do not keep the server.
 #[test]
-fn an_open_file_does_not_keep_a_server_from_its_end() {
+fn open_file_does_not_delay_the_servers_end() {
     let Some(_switch) = Switch::on().filter(|_| fuse_is_there()) else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mnt/disk");

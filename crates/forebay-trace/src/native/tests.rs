@@ -34,7 +34,7 @@ fn some(count: u64) -> Vec<Record> {
 }
 
 #[test]
-fn the_bytes_are_what_the_documentation_says() {
+fn bytes_match_the_documentation() {
     let header =
         Header { started_unix_ns: 0x0102_0304_0506_0708, volume_bytes: 1 << 30, volume: "db".into() };
     let mut hit = record(1000, Operation::Read, 8192, 4096);
@@ -57,7 +57,7 @@ fn the_bytes_are_what_the_documentation_says() {
 }
 
 #[test]
-fn a_packed_trace_of_this_version_is_read_for_ever() {
+fn packed_trace_of_version_1_stays_readable() {
     let golden: &[u8] = include_bytes!("golden.fbtrace");
     assert_eq!(read(golden).unwrap(), (some(5000), Ending::Whole));
 }
@@ -91,7 +91,7 @@ fn a_bit_that_flips_is_noticed() {
 }
 
 #[test]
-fn what_follows_the_end_and_what_is_lost_is_told() {
+fn trailing_bytes_and_losses_are_reported() {
     let mut bytes = written(&Header::default(), &some(3));
     bytes.push(0);
     assert!(read(&bytes).unwrap_err().contains("follows the end"));

@@ -11,7 +11,7 @@ fn kinds(subscription: &mut Subscription) -> Vec<EventKind> {
 }
 
 #[test]
-fn a_condition_is_raised_once_and_its_repeats_are_counted() {
+fn repeated_condition_raises_one_alarm() {
     let stage = Stage::new(HubLimits::default());
     let mut reader = stage.follow(Start::Now);
     let key = AlarmKey::volume(EventKind::DestageFailed, "db");
@@ -32,7 +32,7 @@ fn a_condition_is_raised_once_and_its_repeats_are_counted() {
 }
 
 #[test]
-fn an_acknowledgement_anywhere_holds_everywhere_and_is_one_event() {
+fn acknowledgement_is_shared_by_all_readers() {
     let stage = Stage::new(HubLimits::default());
     let (mut desk, mut phone) = (stage.follow(Start::Now), stage.follow(Start::Now));
     stage.hub.raise(
@@ -52,7 +52,7 @@ fn an_acknowledgement_anywhere_holds_everywhere_and_is_one_event() {
 }
 
 #[test]
-fn getting_worse_raises_again_and_asks_for_a_new_acknowledgement() {
+fn worse_alarm_needs_a_new_acknowledgement() {
     let stage = Stage::new(HubLimits::default());
     let mut reader = stage.follow(Start::Now);
     let key = AlarmKey::volume(EventKind::DestageFailed, "db");
@@ -78,7 +78,7 @@ fn unknown_alarms_are_refused_with_a_way_on() {
 }
 
 #[test]
-fn alarms_are_bounded_and_those_beyond_are_still_told() {
+fn excess_alarms_are_still_reported() {
     let stage = Stage::new(HubLimits { alarms_max: 2, ..HubLimits::default() });
     let mut reader = stage.follow(Start::Now);
     for volume in ["a", "b", "c"] {

@@ -7,7 +7,7 @@ fn progress(job: &str, message: &str) -> NewEvent {
 }
 
 #[test]
-fn every_reader_gets_every_event_in_order_with_id_and_time() {
+fn readers_get_all_events_in_order() {
     let stage = Stage::new(HubLimits::default());
     stage.publish([0]); // before any reader follows
     let (mut one, mut two) = (stage.follow(Start::Now), stage.follow(Start::Now));
@@ -22,7 +22,7 @@ fn every_reader_gets_every_event_in_order_with_id_and_time() {
 }
 
 #[test]
-fn a_slow_reader_loses_the_oldest_and_is_told_how_many() {
+fn slow_reader_loses_oldest_events() {
     let stage = Stage::new(HubLimits { queue_events_max: 3, ..HubLimits::default() });
     let mut slow = stage.follow(Start::Now);
     stage.publish(1..=3);
@@ -50,7 +50,7 @@ fn a_queue_is_bounded_in_bytes_as_well() {
 }
 
 #[test]
-fn a_newer_progress_replaces_the_older_and_that_is_no_loss() {
+fn newer_progress_replaces_older() {
     let stage = Stage::new(HubLimits { queue_events_max: 3, ..HubLimits::default() });
     let mut reader = stage.follow(Start::Now);
     stage.publish([1]);
@@ -65,7 +65,7 @@ fn a_newer_progress_replaces_the_older_and_that_is_no_loss() {
 }
 
 #[test]
-fn an_event_past_its_time_to_live_is_not_delivered() {
+fn expired_event_is_not_delivered() {
     let stage = Stage::new(HubLimits::default());
     let mut reader = stage.follow(Start::Now);
     let short = |text| NewEvent::new(EventKind::JobProgress, text).time_to_live(Duration::from_secs(10));
@@ -90,7 +90,7 @@ fn a_filter_keeps_the_rest_out_of_the_queue() {
 }
 
 #[test]
-fn readers_are_bounded_and_leave_when_dropped() {
+fn readers_are_bounded_until_dropped() {
     let stage = Stage::new(HubLimits { readers_max: 2, ..HubLimits::default() });
     let one = stage.follow(Start::Now);
     let _two = stage.follow(Start::Now);
@@ -101,7 +101,7 @@ fn readers_are_bounded_and_leave_when_dropped() {
 }
 
 #[test]
-fn a_closed_hub_delivers_what_waits_and_ends() {
+fn closed_hub_delivers_waiting_events() {
     let stage = Stage::new(HubLimits::default());
     let mut reader = stage.follow(Start::Now);
     stage.publish([1]);
@@ -114,7 +114,7 @@ fn a_closed_hub_delivers_what_waits_and_ends() {
 }
 
 #[test]
-fn a_waiting_reader_is_woken_by_an_event_and_by_the_end() {
+fn waiting_reader_wakes_for_event_and_end() {
     let stage = Stage::new(HubLimits::default());
     let mut reader = stage.follow(Start::Now);
     std::thread::scope(|scope| {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_reader_resumes_after_the_last_it_saw_and_then_is_live() {
+fn reader_resumes_after_its_last_event() {
     let stage = Stage::new(HubLimits { queue_events_max: 2, ..HubLimits::default() });
     stage.publish(1..=10);
     let mut back = stage.follow(stage.after(4));
@@ -16,7 +16,7 @@ fn a_reader_resumes_after_the_last_it_saw_and_then_is_live() {
 }
 
 #[test]
-fn a_long_history_is_read_in_parts_with_a_filter_that_rejects_most() {
+fn long_history_is_filtered_in_parts() {
     let stage = Stage::new(HubLimits::default());
     for number in 0..2_000 {
         let kind = if number % 500 == 499 { EventKind::BlockLost } else { EventKind::DestageFailed };
@@ -29,7 +29,7 @@ fn a_long_history_is_read_in_parts_with_a_filter_that_rejects_most() {
 }
 
 #[test]
-fn the_history_is_bounded_in_number_and_the_reader_is_told() {
+fn truncated_history_gives_a_gap() {
     let stage = Stage::new(HubLimits { history_events_max: 3, ..HubLimits::default() });
     stage.publish(1..=10);
     assert_eq!(stage.hub.stats().history_events, 3);
@@ -43,7 +43,7 @@ fn the_history_is_bounded_in_number_and_the_reader_is_told() {
 }
 
 #[test]
-fn a_history_that_moves_on_while_it_is_read_tells_the_reader() {
+fn history_that_moves_on_gives_a_gap() {
     let stage = Stage::new(HubLimits { history_events_max: 3, ..HubLimits::default() });
     stage.publish(1..=3);
     let mut reader = stage.follow(Start::Oldest);

@@ -31,7 +31,7 @@ fn follow(mut subscription: Subscription, slow: bool) -> (u64, u64) {
 }
 
 #[test]
-fn what_is_published_is_delivered_or_told_as_lost() {
+fn events_are_delivered_or_reported_lost() {
     let limits = HubLimits { queue_events_max: 64, history_events_max: 500, ..HubLimits::default() };
     let stage = Stage::new(limits.clone());
     let hub = &stage.hub;

@@ -41,7 +41,7 @@ fn objection_in(sys: &Path, mount: &Mount, source: Option<DeviceNumber>) -> Opti
     let said = |what: &str, hint: &str| Some((what.to_owned(), hint.to_owned()));
     let Some(number) = source else {
         return said(
-            &format!("is no block device: {} lies on something else", mount.kind),
+            &format!("is not a block device: {} lies on something else", mount.kind),
             "a file or an export of another host is cached as a volume of its own: forebay volume attach",
         );
     };
@@ -55,7 +55,10 @@ fn objection_in(sys: &Path, mount: &Mount, source: Option<DeviceNumber>) -> Opti
         return said("is one of several devices of a btrfs", "cache each device below an LVM or md device");
     }
     if mount.device.0 != 0 && mount.device != number {
-        return said("is not what is mounted there (any more)", "mount it anew by its present name");
+        return said(
+            "is not, or no longer, the device that is mounted there",
+            "mount it again by its present name",
+        );
     }
     let below = below(sys, number);
     let is = |name: &str| below.iter().any(|device| kernel_name(sys, *device).starts_with(name));
@@ -250,10 +253,10 @@ mod tests {
         assert_eq!(said((8, 16), "ext4", Some((8, 16))), None);
         assert_eq!(said((253, 0), "xfs", Some((253, 0))), None, "LVM, md and dm-crypt are fine");
         for (device, kind, source, why) in [
-            ((0, 30), "nfs4", None, "no block device"),
+            ((0, 30), "nfs4", None, "not a block device"),
             ((8, 16), "fuseblk", Some((8, 16)), "FUSE"),
             ((0, 31), "btrfs", Some((8, 16)), "several devices"),
-            ((8, 16), "ext4", Some((8, 17)), "any more"),
+            ((8, 16), "ext4", Some((8, 17)), "or no longer"),
             ((259, 3), "ext4", Some((259, 3)), "volume of Forebay already"),
             ((253, 1), "ext4", Some((253, 1)), "volume of Forebay already"),
             ((7, 0), "ext4", Some((7, 0)), "is the file /srv/a b.img, behind a loop device"),

@@ -47,7 +47,7 @@ fn check_one(request: &DeviceRequest, disk: &Path, mounts: &Mounts, overwrite: b
     if point.is_some_and(|point| is_below(path, point)) {
         return Err(Failure::usage(
             MessageId::AttachFlash,
-            format!("{shown} lies on the disk that it is to cache"),
+            format!("{shown} lies on the disk that it would cache"),
         )
         .hint("give a flash device, or a file on one"));
     }
@@ -57,13 +57,13 @@ fn check_one(request: &DeviceRequest, disk: &Path, mounts: &Mounts, overwrite: b
         Ok(_) => {
             return Err(Failure::usage(
                 MessageId::DeviceNotADevice,
-                format!("{shown} is no block device and no file"),
+                format!("{shown} is neither a block device nor a file"),
             ));
         }
         Err(_) if request.size.is_some() && !path.starts_with("/dev") => return Ok(()),
         Err(error) => {
             return Err(Failure::new(MessageId::DeviceMissing, format!("{shown}: {error}"))
-                .hint("`lsblk` lists the block devices that there are"));
+                .hint("`lsblk` lists the block devices"));
         }
     }
     check_unused(path)?;
@@ -78,7 +78,7 @@ fn check_one(request: &DeviceRequest, disk: &Path, mounts: &Mounts, overwrite: b
                 || {
                     Failure::new(
                         MessageId::CacheZeroed,
-                        format!("{shown} begins with zeroes, but something is on it"),
+                        format!("{shown} begins with zeroes, but has data behind them"),
                     )
                     .hint("if nothing of that is needed: --overwrite")
                 },
@@ -89,22 +89,21 @@ fn check_one(request: &DeviceRequest, disk: &Path, mounts: &Mounts, overwrite: b
         Found::Cache(_) => {
             Err(Failure::new(MessageId::CacheExists, format!("{shown} has a cache of Forebay on it")).hint(
                 format!(
-                    "`forebay pool create NAME --device {shown}` opens it, then give --pool NAME instead of --device; `forebay inspect \
-                     {shown}` tells what it has, and once it is open, `forebay pool remove NAME --erase` makes the device blank"
+                    "`forebay pool create NAME --device {shown}` opens it, then give --pool NAME instead of \
+                     --device; `forebay inspect {shown}` shows its content, and once it is open, `forebay \
+                     pool remove NAME --erase` makes the device blank"
                 ),
             ))
         }
-        Found::Foreign(why) => {
-            Err(recognise(&device).map_or_else(
-                || {
-                    Failure::new(MessageId::CacheForeignData, format!("{shown} has something on it: {why}"))
-                        .hint(format!(
-                            "`lsblk -f {shown}` may tell what it is; if nothing of it is needed: blkdiscard {shown}"
-                        ))
-                },
-                |what| holds(&shown, what),
-            ))
-        }
+        Found::Foreign(why) => Err(recognise(&device).map_or_else(
+            || {
+                Failure::new(MessageId::CacheForeignData, format!("{shown} has unknown data on it: {why}"))
+                    .hint(format!(
+                        "`lsblk -f {shown}` may identify it; if nothing of it is needed: blkdiscard {shown}"
+                    ))
+            },
+            |what| holds(&shown, what),
+        )),
     }
 }
 
@@ -127,7 +126,7 @@ fn check_unused(path: &Path) -> Result<(), Failure> {
                     "{shown} is in use: mounted, or a part of another device, of a pool or of the swap space"
                 ),
             )
-            .hint(format!("`lsblk {shown}` tells what is on it")))
+            .hint(format!("`lsblk {shown}` shows what uses it")))
         }
         Err(error) => Err(system(path.display())(error)),
     }

@@ -385,7 +385,7 @@ pub(super) fn replace(path: &Path, old: &[u8], new: &[u8]) -> io::Result<()> {
         fresh.write_all(new)?;
         fresh.sync_all()?;
         if std::fs::read(&path)? != old {
-            return Err(io::Error::other("somebody else has changed it meanwhile"));
+            return Err(io::Error::other("another program has changed it meanwhile"));
         }
         std::fs::rename(&fresh_path, &path)?;
         File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()

@@ -43,7 +43,7 @@ use note::{Begun, Note, Way};
 #[command(after_help = "\
 The disk keeps its data, and is unmounted for a moment. Its volume is a block device (ublk: Linux 6.5). Each step is
 printed as the command that does it. If one fails, those before it are undone. If this is killed, the same command
-goes on, and `forebay uncache` goes back. In /etc/fstab the line of the disk becomes a comment above that of the volume.
+continues, and `forebay uncache` goes back. In /etc/fstab the line of the disk becomes a comment above that of the volume.
 Examples:
   forebay cache /srv/db --device /dev/nvme0n1
   forebay cache /srv/db --mirror --device /dev/nvme0n1 --device /dev/nvme1n1
@@ -81,9 +81,9 @@ pub(crate) struct Cache {
 /// Options of `forebay uncache`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What is dirty is written back first, while the file system is in use; then it is unmounted for a moment. Nobody may use
-it when this begins: to drain under load, `forebay set VOLUME mode=writethrough --drain` before. If a step fails, those
-before it are undone, up to the detach. If this is killed, the same command goes on. It also goes back where
+Dirty data is written back first, while the file system is in use; then it is unmounted for a moment. It must not be in
+use when this begins: to drain under load, `forebay set VOLUME mode=writethrough --drain` before. If a step fails, those
+before it are undone, up to the detach. If this is killed, the same command continues. It also goes back where
 `forebay cache` was killed.
 Example: forebay uncache /srv/db")]
 pub(crate) struct Uncache {
@@ -122,12 +122,12 @@ pub(crate) fn cache(options: Cache) -> Result<(), Failure> {
             MessageId::AttachInterruptedBefore,
             format!("`forebay uncache {}` was interrupted", stage.shown()),
         )
-        .hint("let it go on first: the same command again")),
+        .hint("finish it first: the same command again")),
         Some(begun) if begun.asked != asked => Err(Failure::new(
             MessageId::AttachInterruptedBefore,
             format!("another `forebay cache {}` was interrupted: {}", stage.shown(), begun.asked),
         )
-        .hint(format!("let it go on with the same options, or go back: forebay uncache {}", stage.shown()))),
+        .hint(format!("finish it with the same options, or go back: forebay uncache {}", stage.shown()))),
         Some(begun) => stage.go(begun),
         None => stage.go(put::plan(&stage.client, &stage.point, &wanted, asked)?),
     }
@@ -204,7 +204,7 @@ impl Stage {
 fn place(point: &Path) -> Result<PathBuf, Failure> {
     let absolute = std::path::absolute(point).map_err(system(point.display()))?;
     let absolute: PathBuf = absolute.components().collect();
-    let mounts = mounts::Mounts::read().map_err(system("cannot see what is mounted"))?;
+    let mounts = mounts::Mounts::read().map_err(system("cannot read the list of mounts"))?;
     if mounts.at(&absolute).next().is_some() {
         return Ok(absolute);
     }

@@ -73,9 +73,9 @@ impl Note {
             Ok(()) => Ok(Self { point: point.to_owned(), path, _lock: lock }),
             Err(error) if error == rustix::io::Errno::WOULDBLOCK => Err(Failure::new(
                 MessageId::AttachBusy,
-                "another `forebay cache` or `forebay uncache` is at work",
+                "another `forebay cache` or `forebay uncache` is in progress",
             )
-            .hint("wait until it has ended; what it does it says itself")),
+            .hint("wait until it has ended; its own output shows what it does")),
             Err(error) => Err(system(lock_path.display())(error.into())),
         }
     }
@@ -133,8 +133,8 @@ fn read(path: &Path) -> Result<Option<Begun>, Failure> {
         other => other.map_err(system(path.display()))?,
     };
     serde_json::from_slice(&text).map(Some).map_err(|error| {
-        Failure::new(MessageId::AttachNote, format!("{} is not understood: {error}", path.display())).hint(
-            "another version of forebay was interrupted: finish with that one, or remove the file and look at \
+        Failure::new(MessageId::AttachNote, format!("{} cannot be parsed: {error}", path.display())).hint(
+            "another version of forebay was interrupted: finish with that one, or remove the file and check \
              `findmnt`, /etc/fstab and `forebay status` yourself",
         )
     })
@@ -158,14 +158,16 @@ mod tests {
             ending: String::new(),
         };
         note.write(&begun).unwrap();
-        assert!(Note::take_in(&folder, Path::new("/srv/db")).unwrap_err().to_string().contains("at work"));
+        assert!(
+            Note::take_in(&folder, Path::new("/srv/db")).unwrap_err().to_string().contains("in progress")
+        );
         drop(note);
         assert!(Note::take_in(&folder, Path::new("/srv/db2")).unwrap().read().unwrap().is_none());
         let note = Note::take_in(&folder, Path::new("/srv/db")).unwrap();
         let read = note.read().unwrap().unwrap();
         assert_eq!((read.way, read.asked.as_str(), read.begun), (Way::Put, "x", vec![0]));
         std::fs::write(&note.path, "{").unwrap();
-        assert!(note.read().unwrap_err().to_string().contains("not understood"));
+        assert!(note.read().unwrap_err().to_string().contains("cannot be parsed"));
         note.remove().unwrap();
         note.remove().unwrap();
         assert!(note.read().unwrap().is_none());

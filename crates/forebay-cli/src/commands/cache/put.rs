@@ -84,7 +84,7 @@ pub(super) fn mount_at(mounts: &Mounts, point: &Path) -> Result<Mount, Failure> 
             (shell::line(["systemctl", "stop", &unit]), shell::line(["mount", &point.display().to_string()]));
         return Err(Failure::new(
             MessageId::AttachMount,
-            format!("{shown} is mounted whenever somebody looks (automount)"),
+            format!("{shown} is mounted on access (automount)"),
         )
         .hint(format!("{stop}; {mount}; then the same command again")));
     }
@@ -95,7 +95,7 @@ pub(super) fn mount_at(mounts: &Mounts, point: &Path) -> Result<Mount, Failure> 
             let above = covering.unwrap_or_else(|| "/".into());
             Err(Failure::new(
                 MessageId::AttachNotAMount,
-                format!("{shown} is no mount point: it lies on {}", harmless(&above)),
+                format!("{shown} is not a mount point: it lies on {}", harmless(&above)),
             )
             .hint("give the folder that the disk is mounted at; `findmnt` lists them"))
         }
@@ -112,7 +112,7 @@ pub(super) fn mount_at(mounts: &Mounts, point: &Path) -> Result<Mount, Failure> 
 /// # Errors
 /// There is an obstacle. Nothing was changed.
 pub(super) fn plan(client: &Client, point: &Path, wanted: &Wanted, asked: String) -> Result<Begun, Failure> {
-    let mounts = Mounts::read().map_err(system("cannot see what is mounted"))?;
+    let mounts = Mounts::read().map_err(system("cannot read the list of mounts"))?;
     let mount = mount_at(&mounts, point)?;
     check_mount(&mounts, &mount)?;
     let device = device_of(&mount)?;
@@ -156,7 +156,7 @@ pub(super) fn plan(client: &Client, point: &Path, wanted: &Wanted, asked: String
     steps.push(Step::Mount(mounted(&volume)));
     let ending = format!(
         "{} is on {} now, in pool {pool}; do not use {} itself meanwhile\n\
-         `forebay stats {name}` tells whether it helps, `{}` takes it away\n",
+         `forebay stats {name}` shows whether it helps, `{}` removes it\n",
         harmless(&point.display().to_string()),
         volume.display(),
         device.display(),
@@ -248,18 +248,18 @@ fn line_of<'a>(entries: &[Entry<'a>], mount: &Mount, device: &Path) -> Result<Op
                         device.display()
                     ),
                 )
-                .hint("make the line right, or mount what it says"));
+                .hint("correct the line, or mount the device that it names"));
             }
             (true, _) => own = Some(entry.clone()),
             (false, Some(true)) => {
                 return Err(Failure::new(
                     MessageId::AttachFstab,
                     format!(
-                        "line {line} of {FSTAB} mounts the same disk at {}: past the cache",
+                        "line {line} of {FSTAB} mounts the same disk at {}: it bypasses the cache",
                         harmless(&entry.point().display().to_string())
                     ),
                 )
-                .hint("take the line out first"));
+                .hint("remove the line first"));
             }
             (false, _) => {}
         }
@@ -269,7 +269,7 @@ fn line_of<'a>(entries: &[Entry<'a>], mount: &Mount, device: &Path) -> Result<Op
         Some(entry) if in_initrd(&entry) => Err(Failure::new(
             MessageId::AttachNeededEarly,
             format!(
-                "line {} of {FSTAB} says x-initrd.mount: it is needed before the daemon runs",
+                "line {} of {FSTAB} has x-initrd.mount: it is needed before the daemon runs",
                 entry.number
             ),
         )),
@@ -284,9 +284,9 @@ fn check_units(mount: &Mount, is_in_fstab: bool) -> Result<(), Failure> {
         ["mount", "automount"].map(|kind| Path::new(folder).join(format!("{unit}.{kind}")))
     });
     let Some(file) = files.into_iter().find(|file| file.exists()) else { return Ok(()) };
-    let what = format!("{} mounts the disk, and would do so past the cache", file.display());
+    let what = format!("{} mounts the disk, and would bypass the cache", file.display());
     Err(Failure::new(MessageId::AttachUnit, what).hint(if is_in_fstab {
-        "take it out: /etc/fstab has a line for the same mount point".to_owned()
+        "remove it: /etc/fstab has a line for the same mount point".to_owned()
     } else {
         format!("this command changes no unit: move it into a line of {FSTAB}, then the same command again")
     }))
@@ -335,7 +335,7 @@ impl Known {
                 MessageId::AttachDaemon,
                 format!("{}: the daemon cannot be started with it", file.display()),
             )
-            .hint("`forebay config check` says what is wrong")
+            .hint("`forebay config check` lists the errors")
         })?;
         let config = checked.config;
         let path = |spec: &forebay_config::CacheSpec| spec.path.display().to_string();
@@ -375,7 +375,7 @@ impl Known {
                 device.display()
             ))
             .hint(format!(
-                "`forebay uncache {point}` takes the volume away; or unmount the disk and mount /dev/forebay/{other}"
+                "`forebay uncache {point}` removes the volume; or unmount the disk and mount /dev/forebay/{other}"
             )));
         }
         let name = wanted.name.clone().unwrap_or_else(|| name_for(&mount.point));
@@ -408,7 +408,7 @@ impl Known {
                         MessageId::PoolUnknown,
                         format!("there is no pool {}", harmless(pool)),
                     )
-                    .hint("give the flash that it is to be made of: --device PATH"));
+                    .hint("give the flash device for a new pool: --device PATH"));
                 }
                 (None, []) => {
                     return Err(Failure::usage(MessageId::AttachChoice, "which flash device?")
@@ -459,7 +459,7 @@ fn refuse_settings(pool: &str, settings: &Texts) -> Result<(), Failure> {
     if settings.keys().all(|key| key == "mirror") {
         return Ok(());
     }
-    Err(Failure::usage(MessageId::PoolExists, format!("pool {pool} is there already, and has its settings"))
+    Err(Failure::usage(MessageId::PoolExists, format!("pool {pool} exists already, and has its settings"))
         .hint(format!("change them with: forebay set --pool {pool} KEY=VALUE")))
 }
 
@@ -485,17 +485,20 @@ fn notes(known: &Known, mount: &Mount, device: &Path, is_in_fstab: bool) -> Vec<
     let mut notes = Vec::new();
     if !is_in_fstab {
         notes.push(format!(
-            "{FSTAB} has no line for {}: none is written, and nothing mounts it when the machine starts",
+            "{FSTAB} has no line for {}: none is added, and nothing mounts it at boot",
             screen::harmless(&mount.point.display().to_string())
         ));
     }
     if known.daemon.is_some() && Service::look().is_none_or(|service| !service.is_active) {
-        notes.push("the daemon was not started by systemd: see that it is started with the machine, before the mount".into());
+        notes.push(
+            "the daemon was not started by systemd: make sure that it starts at boot, before the mount"
+                .into(),
+        );
     }
     if disk::is_encrypted(device) {
         notes.push(format!(
-            "{} is encrypted, and what the cache holds of it is not, unless the flash is or the \
-             pool has a key (forebay help security)",
+            "{} is encrypted, but its data in the cache is not, unless the flash is or the pool has a key \
+             (forebay help security)",
             device.display()
         ));
     }

@@ -29,8 +29,8 @@ fn what_is_no_mount_of_a_whole_file_system_is_refused() {
     };
     assert_eq!(said("/srv/db"), "fine");
     for (point, parts) in [
-        ("/srv/db/table", &["no mount point: it lies on /srv/db"][..]),
-        ("/opt", &["no mount point: it lies on /"]),
+        ("/srv/db/table", &["not a mount point: it lies on /srv/db"][..]),
+        ("/opt", &["not a mount point: it lies on /"]),
         ("/", &["needed before the daemon runs"]),
         ("/var/lib", &["needed before the daemon runs"]),
         ("/srv/mail", &["mounted at /mnt as well"]),

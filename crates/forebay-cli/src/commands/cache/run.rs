@@ -142,13 +142,13 @@ fn give_up(client: &Client, note: &Note, begun: &Begun, failure: Failure) -> Fai
         .is_some_and(|at| begun.plan[*at].is_so(client).unwrap_or(true));
     if begun.way == Way::Take && is_detached {
         return failure
-            .but("the volume is detached and the disk has everything: the same command again goes on");
+            .but("the volume is detached and the disk has all data: the same command again continues");
     }
     match undo(client, note, begun) {
         Ok(()) => failure.but("everything is as before"),
         Err(second) => {
             let again = shell::line(["forebay", "uncache", &note.point().display().to_string()]);
-            failure.but(&format!("and the way back failed as well: {second}; `{again}` goes on with it"))
+            failure.but(&format!("and the rollback failed as well: {second}; `{again}` continues it"))
         }
     }
 }

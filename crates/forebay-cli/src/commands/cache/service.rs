@@ -138,12 +138,12 @@ fn decide(service: Option<Service>, drop_in: &DropIn, daemon: Option<&Daemon>) -
             let mut commands: Vec<String> = drop_in.steps()?.iter().flat_map(Step::commands).collect();
             commands.extend(Step::RestartService.commands());
             Err(Failure::new(MessageId::AttachBlockDevices, format!(
-                "the daemon (process {}) may not make block devices, and a restart would interrupt what it serves (pools: {})",
+                "the daemon (process {}) may not make block devices, and a restart would interrupt its clients (pools: {})",
                 daemon.pid,
                 daemon.pools.join(", ")
             ))
             .hint(format!(
-                "restart it when its clients can bear that (forebay help restart), then the same command again:\n        {}",
+                "restart it when its clients can tolerate that (forebay help restart), then the same command again:\n        {}",
                 commands.join("\n        ")
             )))
         }
@@ -157,7 +157,7 @@ fn decide(service: Option<Service>, drop_in: &DropIn, daemon: Option<&Daemon>) -
             Ok(drop_in.steps()?.into_iter().chain([start]).collect())
         }
         (None, None) => Err(Failure::new(MessageId::DaemonNoService, "no daemon answers, and systemd has no service forebay here that could be started").hint(
-            "start one as root, and have it started with the machine: forebay serve --config /etc/forebay/forebay.toml",
+            "start one as root, and also at boot: forebay serve --config /etc/forebay/forebay.toml",
         )),
     }
 }
@@ -168,9 +168,9 @@ impl DropIn {
             Self::There => Ok(Vec::new()),
             Self::Packaged(from) => Ok(vec![Step::AddDropIn { from: from.clone() }]),
             Self::Nowhere => Err(Failure::new(MessageId::AttachBlockDevices, format!(
-                "the service may not make block devices, and the package's share/forebay/{DROP_IN}, which lets it, is not there"
+                "the service may not make block devices, and the package's share/forebay/{DROP_IN}, which permits it, is missing"
             ))
-            .hint(format!("install the package anew, or write {DROP_IN_FOLDER}/{DROP_IN} as forebay help boot has it"))),
+            .hint(format!("install the package again, or write {DROP_IN_FOLDER}/{DROP_IN} as forebay help boot has it"))),
         }
     }
 }

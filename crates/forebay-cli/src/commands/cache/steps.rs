@@ -64,7 +64,7 @@ impl Mounted {
 
     /// Returns the present mount at the mount point, if there is one.
     pub(super) fn now(&self) -> Result<Option<Mount>, Failure> {
-        let mounts = Mounts::read().map_err(system("cannot see what is mounted"))?;
+        let mounts = Mounts::read().map_err(system("cannot read the list of mounts"))?;
         let top = mounts.at(&self.point).last().cloned();
         Ok(top.filter(|mount| is_mounted_from(mount, &self.source)))
     }
@@ -398,7 +398,7 @@ fn follow(client: &Client, job: &str) -> Result<(), Failure> {
 }
 
 fn unmount(mounted: &Mounted) -> Result<(), Failure> {
-    let mounts = Mounts::read().map_err(system("cannot see what is mounted"))?;
+    let mounts = Mounts::read().map_err(system("cannot read the list of mounts"))?;
     if let Some(mount) = mounts.at(&mounted.point).last() {
         users::refuse_if_used(&mounts, mount)?;
     }
@@ -413,9 +413,9 @@ fn edit(change: &Change) -> Result<(), Failure> {
             let line = harmless(&change.line());
             Failure::new(
                 MessageId::AttachFstab,
-                format!("{FSTAB} is not as it was: the line that was to be changed is not there: {line}"),
+                format!("{FSTAB} has changed: the line to change is missing: {line}"),
             )
-            .hint("somebody has edited it meanwhile; the same command again looks at it anew")
+            .hint("it was edited meanwhile; the same command again reads it again")
         })?;
         fstab::replace(path, &old, &new).map_err(system(FSTAB))?;
     }

@@ -22,7 +22,7 @@ use crate::screen::{bytes, harmless};
 /// # Errors
 /// There is an obstacle. Nothing was changed.
 pub(super) fn plan(client: &Client, point: &Path, keep_pool: bool, asked: String) -> Result<Begun, Failure> {
-    let mounts = Mounts::read().map_err(system("cannot see what is mounted"))?;
+    let mounts = Mounts::read().map_err(system("cannot read the list of mounts"))?;
     let mount = mounts.at(point).last().cloned();
     let table = fstab::read(Path::new(FSTAB)).map_err(system(FSTAB))?;
     let entries = fstab::entries(&table);
@@ -119,13 +119,13 @@ fn disk_of(volume: &VolumeInfo) -> Result<PathBuf, Failure> {
     let backing: BackingUri = volume.backing.parse().map_err(|error| {
         Failure::new(
             MessageId::BackingSyntax,
-            format!("the backing store of volume {} is not understood: {error}", harmless(&volume.name)),
+            format!("the backing store of volume {} cannot be parsed: {error}", harmless(&volume.name)),
         )
     })?;
     let path = backing.path().to_owned();
     if volume.state == VolumeState::Absent && volume.dirty_bytes != Some(0) {
         let dirty = match volume.dirty_bytes {
-            Some(dirty) => format!("only the cache has {} of it", bytes(dirty)),
+            Some(dirty) => format!("the cache has {} of its dirty data", bytes(dirty)),
             None => {
                 format!("pool {} is not open: the cache may have dirty data of it", harmless(&volume.pool))
             }
@@ -135,7 +135,7 @@ fn disk_of(volume: &VolumeInfo) -> Result<PathBuf, Failure> {
             format!("volume {} is not attached, and {dirty}", harmless(&volume.name)),
         )
         .hint(format!(
-            "`forebay volume show {0}` says why; attach it: forebay volume attach {0}",
+            "`forebay volume show {0}` shows why; attach it: forebay volume attach {0}",
             harmless(&volume.name)
         )));
     }
@@ -143,7 +143,7 @@ fn disk_of(volume: &VolumeInfo) -> Result<PathBuf, Failure> {
         let shown = harmless(&path.display().to_string());
         return Err(Failure::new(
             MessageId::AttachDisk,
-            format!("the backing store of volume {}, {shown}, is no block device", harmless(&volume.name)),
+            format!("the backing store of volume {}, {shown}, is not a block device", harmless(&volume.name)),
         )
         .hint(by_hand));
     }
@@ -156,7 +156,7 @@ fn not_found(point: &Path, mounts: &Mounts, mount: Option<&Mount>, entry: Option
         (Some(mount), _) => Failure::new(
             MessageId::AttachNotAMount,
             format!(
-                "{shown} is on {}, which is no block device of a volume that this daemon has",
+                "{shown} is on {}, which is not a block device of a volume of this daemon",
                 harmless(&mount.source.display().to_string())
             ),
         ),
@@ -165,7 +165,7 @@ fn not_found(point: &Path, mounts: &Mounts, mount: Option<&Mount>, entry: Option
             return Failure::new(MessageId::AttachNotAMount, format!(
                 "line {line} of {FSTAB} mounts {source} at {shown}, and this daemon has no such volume"
             ))
-            .hint("`forebay volume list` lists those that there are: attach it (forebay volume attach), or take the line out");
+            .hint("`forebay volume list` lists the volumes: attach it (forebay volume attach), or remove the line");
         }
         (None, None) => {
             let above =
@@ -173,7 +173,7 @@ fn not_found(point: &Path, mounts: &Mounts, mount: Option<&Mount>, entry: Option
             Failure::new(
                 MessageId::AttachNotAMount,
                 format!(
-                    "{shown} is no mount point (it lies on {}), and {FSTAB} mounts no volume there",
+                    "{shown} is not a mount point (it lies on {}), and {FSTAB} mounts no volume there",
                     harmless(&above)
                 ),
             )
@@ -191,7 +191,7 @@ fn refuse_without_cache(pool: &PoolInfo) -> Result<(), Failure> {
     let name = harmless(&pool.name);
     Err(Failure::new(MessageId::Event(EventKind::CacheFailed), format!("the cache of pool {name} has failed, so its volumes cannot be detached"))
         .hint(format!(
-            "forebay pool replace {name} --device PATH gives it another; forebay help flash-died has the steps without one"
+            "forebay pool replace {name} --device PATH replaces it; forebay help flash-died has the steps without one"
         )))
 }
 
@@ -248,9 +248,9 @@ mod tests {
     #[test]
     fn what_cannot_be_mounted_alone_is_left_to_people() {
         let why = disk_of(&volume("b", &[])).unwrap_err().to_string();
-        assert!(why.contains("is no block device"), "{why}");
+        assert!(why.contains("is not a block device"), "{why}");
         let absent = VolumeInfo { state: VolumeState::Absent, dirty_bytes: Some(4096), ..volume("b", &[]) };
         let why = disk_of(&absent).unwrap_err().to_string();
-        assert!(why.contains("only the cache has 4.0 KiB"), "{why}");
+        assert!(why.contains("the cache has 4.0 KiB"), "{why}");
     }
 }

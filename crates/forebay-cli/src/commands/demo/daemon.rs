@@ -149,7 +149,7 @@ impl Daemon {
     fn ended(&self, status: ExitStatus) -> Failure {
         self.explain(Failure::new(
             MessageId::DaemonStopFailed,
-            format!("the daemon did not end well ({status})"),
+            format!("the daemon did not stop cleanly ({status})"),
         ))
     }
 

@@ -144,7 +144,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         }
         Err(failure) if options.keep => return Err(failure),
         Err(failure) => {
-            return Err(failure.hint("`forebay demo --keep` keeps the folder with what the daemon said"));
+            return Err(failure.hint("`forebay demo --keep` keeps the folder with the daemon's messages"));
         }
     };
     if options.json {

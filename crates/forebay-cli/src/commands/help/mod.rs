@@ -151,7 +151,7 @@ fn overview() -> String {
         ("/dev/forebay/VOLUME", "Block devices of volumes with the export ublk:."),
     ];
     let codes = [
-        ("0", "Done. A closed pipe behind the standard output is no failure."),
+        ("0", "Done. A closed pipe behind the standard output is not a failure."),
         ("1", "Failed: the standard error has the reason and a hint, with FOREBAY_MESSAGES=json as JSON."),
         ("2", "Wrong usage. Nothing was changed."),
     ];

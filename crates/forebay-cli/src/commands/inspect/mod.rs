@@ -20,13 +20,13 @@ use forebay_offline::log::{self, Batch};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The structures are described in docs/internals/on-disk-format.md. Nothing is written, and nothing is repaired or replayed:
-`forebay check` says what is wrong, this shows what is there.
+`forebay check` reports damage, this shows the content.
 Examples:
   forebay inspect flash.img
   forebay inspect flash.img --segments
   forebay inspect flash0.img flash1.img      # a pool of two devices
   forebay inspect flash.img --segment 17 --batches --json
-  forebay inspect --udev /dev/nvme0n1p4      # what udev notes of it, if it belongs to a cache; else exit code 1")]
+  forebay inspect --udev /dev/nvme0n1p4      # its properties for udev, if it belongs to a cache; else exit code 1")]
 pub(crate) struct Options {
     /// Files or block devices of the cache: all of its pool, in any order; no daemon may have it
     /// open
@@ -74,9 +74,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     }
     let Some(checkpoint) = image.checkpoint() else {
         let what = format!("{}: no copy of the checkpoint is intact", image.shown());
-        return Err(
-            Failure::new(MessageId::CacheDamaged, what).hint("`forebay check` says what is wrong with them")
-        );
+        return Err(Failure::new(MessageId::CacheDamaged, what).hint("`forebay check` lists the damage"));
     };
     if options.segments {
         screen::print(&show::segments(checkpoint))?;

@@ -27,7 +27,7 @@ pub(super) fn execute(devices: &[PathBuf]) -> Result<(), Failure> {
             MessageId::CliArgument,
             format!("--udev: {} devices were given", devices.len()),
         )
-        .hint("give one: each is asked about by itself"));
+        .hint("give one: each device is queried separately"));
     };
     match look(device).map_err(system(device.display()))? {
         Some(found) => screen::print(&properties(&found)),

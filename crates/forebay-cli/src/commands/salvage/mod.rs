@@ -36,7 +36,7 @@ Writes nothing to the cache. A folder gets for every volume with dirty data:
   NAME.dirty      a sparse file of the volume's size, with the dirty sectors at their places
   NAME.uncertain  the same for sectors of which something newer may exist (if the cache is damaged, or was given up)
   NAME.ranges     text: offset, bytes, and dirty, uncertain or lost
-Sectors whose checksum is wrong are written nowhere and called lost.
+Sectors whose checksum is wrong are not extracted, but reported as lost.
 Exit codes: 0 everything dirty was extracted, 1 something is lost or uncertain, or it failed, 2 usage.
 Examples:
   forebay salvage flash.img --to rescued/ --config /etc/forebay/forebay.toml
@@ -236,7 +236,10 @@ impl Report<'_> {
             what.push(format!("{} of dirty data are lost", bytes(lost)));
         }
         if unknown > 0 {
-            what.push(format!("{} dirty blocks are lost, and it cannot be read which", count(unknown)));
+            what.push(format!(
+                "{} dirty blocks are lost, and their addresses cannot be read",
+                count(unknown)
+            ));
         }
         if uncertain > 0 {
             what.push(format!("{} are uncertain", bytes(uncertain)));
@@ -245,13 +248,13 @@ impl Report<'_> {
             return Ok(());
         }
         if what.is_empty() {
-            what.push("it is not certain that nothing is missing".into());
+            what.push("some data may be missing".into());
         }
         let hint = match (lost + unknown, uncertain) {
             (0, 1..) => {
                 "compare the uncertain sectors with the backing store before you use them (--include-uncertain)"
             }
-            _ => "the .ranges files and `--json` say which; restore the rest from a backup",
+            _ => "the .ranges files and `--json` list them; restore the rest from a backup",
         };
         Err(Failure::new(
             MessageId::SalvageIncomplete,

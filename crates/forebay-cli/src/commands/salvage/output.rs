@@ -131,7 +131,7 @@ impl Outputs {
                 }
             } else if path.exists() {
                 return Err(Failure::new(MessageId::CliExists, format!("{} exists already", path.display()))
-                    .hint("name another folder, or replace what is there with --overwrite"));
+                    .hint("name another folder, or replace the existing files with --overwrite"));
             }
         }
         Ok(())
@@ -188,7 +188,7 @@ impl Outputs {
     /// Gives files their sizes, writes the lists, and makes everything durable.
     pub(super) fn finish(mut self, cache: &str) -> Result<Vec<Volume>, Failure> {
         if let Some(failure) = self.failed {
-            return Err(failure.hint("what was written so far is incomplete"));
+            return Err(failure.hint("the files written so far are incomplete"));
         }
         for volume in self.volumes.values_mut() {
             volume.ranges.settle();
@@ -226,7 +226,7 @@ fn open_copy(uri: &BackingUri, volumes: &BTreeMap<u16, Volume>) -> Result<Device
     let options = DeviceOptions { direct: false, ..DeviceOptions::default() };
     let device = Device::open_backing(uri.path(), options).map_err(|error| {
         Failure::new(forebay_offline::message::of_device(&error), error.to_string())
-            .hint("name an existing copy of the volume's backing store that nobody uses")
+            .hint("name an existing copy of the volume's backing store that is not in use")
     })?;
     let size = volumes.values().filter_map(|volume| volume.size_bytes).max().unwrap_or(0);
     if device.size_bytes() < size {

@@ -53,7 +53,7 @@ pub(super) fn recorded(path: &Path, known: &CacheRecord) -> String {
     let pool = known.pool.as_ref().map_or_else(String::new, |pool| format!(" of pool {pool}"));
     let how = match known.in_use {
         true => "in use, or not closed in an orderly way".to_owned(),
-        false => format!("closed, with {} that only it had", bytes(known.dirty_bytes)),
+        false => format!("closed, with {} of dirty data", bytes(known.dirty_bytes)),
     };
     let seconds = unix_s().saturating_sub(known.recorded_unix_s);
     format!("the cache{pool} was recorded {} ago as {how}: {}", uptime(seconds), path.display())
@@ -85,7 +85,7 @@ impl Sought {
         if let Some(folder) = folder {
             if !folder.is_dir() {
                 let what = format!(
-                    "{} is no folder: the record of what was given up cannot be looked for there",
+                    "{} is not a folder: it cannot have a record of caches that were given up",
                     folder.display()
                 );
                 let hint = "give the state directory of the daemon that had the cache (state_dir in its configuration); if that is lost, an empty folder";
@@ -111,12 +111,13 @@ impl Sought {
             return Ok(());
         }
         let what = format!(
-            "--onto: there is no place where a daemon could have recorded that it gave this cache up: {}",
+            "--onto: there is no folder where a daemon could have recorded that it gave this cache up: {}",
             self.list()
         );
         Err(Failure::new(MessageId::SalvageRecord, what).hint(
-            "give the configuration of the daemon that had the cache with --config FILE, or its state directory with \
-             --state-dir DIR: if it gave the cache up and went on without it, old data would be written over newer",
+            "give the configuration of the daemon that had the cache with --config FILE, or its state \
+             directory with --state-dir DIR: if it gave the cache up and continued without it, old data \
+             would overwrite newer data",
         ))
     }
 
@@ -188,8 +189,8 @@ pub(super) fn told(only: &OnlyCopies) -> String {
     let when = UNIX_EPOCH + Duration::from_secs(only.failed_unix_s);
     let ago = when.elapsed().map_or(0, |ago| ago.as_secs());
     format!(
-        "a daemon gave this cache up {} ago and went on without it: only what {} lists can be current, and even that may \
-         have been written again since",
+        "a daemon gave this cache up {} ago and continued without it: only the data that {} lists can be \
+         current, and even that may have been rewritten since",
         screen::uptime(ago),
         only.record.display()
     )
@@ -213,7 +214,7 @@ mod tests {
         assert_eq!((&by_folder.folders, by_folder.named), (&vec![place.path().to_owned()], true));
         assert!(by_folder.check_there().is_ok(), "somebody said that this is it");
         let mistyped = Sought::of(Some(Path::new("/a")), None, usual(), &file);
-        assert!(mistyped.unwrap_err().to_string().contains("/a is no folder"));
+        assert!(mistyped.unwrap_err().to_string().contains("/a is not a folder"));
         assert_eq!(sought(None, None, &file).folders, [usual(), "/srv/state".into()]);
         std::fs::write(&file, "[daemon]\nstate_dir = 7\n").unwrap();
         assert!(

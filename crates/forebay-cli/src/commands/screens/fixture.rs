@@ -139,25 +139,24 @@ pub(super) fn alarms() -> Value {
             of_volume("scratch"),
             "pool fast holds 3GiB of dirty data of scratch, \
             which is not attached: do not use its backing store; to bring it back: forebay volume attach scratch --pool \
-            fast --backing URI; to give its dirty data up: forebay volume detach scratch --discard"
+            fast --backing URI; to discard its dirty data: forebay volume detach scratch --discard"
         ),
         alarm(
             "a3",
             "cache.degraded",
             "warning",
             of_pool("fast"),
-            "one of the two devices of the cache does not count \
-            any more: /dev/disk/by-id/nvme-eui.0025385b21404b30-part4: Input/output error; give the pool another one: \
-            forebay pool replace fast --device PATH"
+            "the cache device /dev/disk/by-id/nvme-eui.0025385b21404b30-part4 failed: dirty data is now on \
+            one device only. Nothing is lost; to replace it: forebay pool replace fast --device PATH[:SIZE]"
         ),
         alarm(
             "a4",
             "block.lost",
             "error",
             of_volume("database-primary"),
-            "volume database-primary: 30MiB in 3 ranges \
-            are lost, first at byte 1073741824: only the cache had them, and cannot give them back; they answer with \
-            errors until they are written again"
+            "LOST: 30MiB in 3 ranges of database-primary, from byte 1073741824 on: dirty data that the cache \
+            cannot return. Reads return errors until it is rewritten. To list the ranges: forebay volume \
+            show database-primary"
         ),
     ])
 }

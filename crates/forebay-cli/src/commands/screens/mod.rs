@@ -76,7 +76,7 @@ fn compare(path: &Path, text: &str) {
         std::fs::write(path, text).unwrap();
     }
     let golden = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(text == golden, "{}: UPDATE_GOLDEN=1 writes it anew", path.display());
+    assert!(text == golden, "{}: UPDATE_GOLDEN=1 writes it again", path.display());
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn hundreds_of_alarms_fit_a_screen_the_gravest_first() {
         assert!(whole.contains("a1 ") && !whole.contains("more:"));
 
         let text = state(&all, width);
-        for part in ["500 alarms", "and 490 more:", "64 not there", "and 44 more:"] {
+        for part in ["500 alarms", "and 490 more:", "64 missing", "and 44 more:"] {
             assert!(text.contains(part), "{part}:\n{text}");
         }
         assert!(!text.contains("warns"), "{text}");
@@ -141,7 +141,7 @@ fn numbers_are_whole_at_every_width() {
 #[test]
 fn what_is_not_there_is_told_once_with_its_reason() {
     let text = state(&fixture::rich(), Width::of(200));
-    for part in ["3 not there", "pool spare", "No such file or directory", "3.0 GiB", "2 alarms"] {
+    for part in ["3 missing", "pool spare", "No such file or directory", "3.0 GiB", "2 alarms"] {
         assert!(text.contains(part), "{part}:\n{text}");
     }
     assert_eq!(text.matches("No such file").count(), 1, "{text}");

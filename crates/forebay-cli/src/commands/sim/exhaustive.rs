@@ -28,7 +28,7 @@ pub(super) fn execute(options: &Options, bug: Option<PlantedBug>) -> Result<(), 
     if report.violations.is_empty() {
         return Ok(());
     }
-    let hint = "the engine broke its promise; the commands above show it again, `--verbose` adds every step";
+    let hint = "the engine broke its promise; the commands above reproduce it, `--verbose` adds every step";
     Err(Failure::new(MessageId::SimViolation, format!("{} violations", report.violations.len())).hint(hint))
 }
 

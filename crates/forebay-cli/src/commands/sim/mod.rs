@@ -24,7 +24,7 @@ pub(crate) use options::Options;
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     if options.bug.is_some() && !fault::AVAILABLE {
         return Err(Failure::usage(MessageId::CliUnsupported, "--break: this build has no planted bugs").hint(
-            "build one that has: cargo run --release -p forebay-cli --features planted-bugs -- sim --break list",
+            "build one that has them: cargo run --release -p forebay-cli --features planted-bugs -- sim --break list",
         ));
     }
     if options.bug.as_deref() == Some("list") {
@@ -55,7 +55,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         return Ok(());
     }
     let found = report.violations.len();
-    let hint = "the engine broke its promise; the commands above show it again, `--verbose` adds every step";
+    let hint = "the engine broke its promise; the commands above reproduce it, `--verbose` adds every step";
     Err(Failure::new(MessageId::SimViolation, format!("{found} violations, from seed {}", options.seed))
         .hint(hint))
 }

@@ -5,7 +5,7 @@ use forebay_sim::exhaustive::Sequence;
 /// Options of `forebay sim`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Same seed, same run: a violation is printed with the command that shows it again.
+Same seed, same run: a violation is printed with the command that reproduces it.
 Examples:
   forebay sim --crashes 100000
   forebay sim --seed 7 --break skip-device-flush    must find a violation

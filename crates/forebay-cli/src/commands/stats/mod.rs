@@ -92,7 +92,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     loop {
         let now = Instant::now();
         match (ask()?, format, options.interval) {
-            (Answer::Text(text), ..) => screen::print(&text)?,
+            (Answer::Text(text), ..) => screen::print_watched(&text)?,
             (Answer::Object(object), Format::Table, None) => {
                 screen::print(&text(&object, options.all, Width::of_stdout()))?;
             }
@@ -100,12 +100,12 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
                 if let Some((then, old)) = &before {
                     let heading = lines.is_multiple_of(20);
                     let (took, width) = (now.duration_since(*then), Width::of_stdout());
-                    screen::print(&rows::line(heading, (old, &object), took, width))?;
+                    screen::print_watched(&rows::line(heading, (old, &object), took, width))?;
                     lines += 1;
                 }
                 before = Some((now, object));
             }
-            (Answer::Object(object), _, Some(_)) => screen::print(&format!("{object}\n"))?,
+            (Answer::Object(object), _, Some(_)) => screen::print_watched(&format!("{object}\n"))?,
             (Answer::Object(object), ..) => screen::print_json(&object)?,
         }
         let Some(interval) = options.interval else { return Ok(()) };

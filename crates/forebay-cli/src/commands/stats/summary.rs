@@ -16,12 +16,11 @@ const FLASH_SPAN_S: f64 = 60.0;
 const WINDOWS: [(&str, &str); 3] =
     [("10s", "last 10 s"), ("5min", "last 5 min"), ("total", "since the start")];
 /// Paths of reads and writes in the daemon's JSON, with their display names.
-const READS: [(&str, &str); 3] =
-    [("read_hit", "hit"), ("read_miss", "miss"), ("read_bypass", "past the cache")];
+const READS: [(&str, &str); 3] = [("read_hit", "hit"), ("read_miss", "miss"), ("read_bypass", "bypass")];
 const WRITES: [(&str, &str); 5] = [
     ("write", "cache"),
     ("write_through", "both"),
-    ("write_past", "past the cache"),
+    ("write_past", "bypass"),
     ("zero", "discard"),
     ("flush", "FLUSH"),
 ];

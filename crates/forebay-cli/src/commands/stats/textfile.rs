@@ -41,8 +41,8 @@ pub(super) fn write(client: &Client, path: &Path) -> Result<Option<Failure>, Fai
             Failure::new(MessageId::CliSystem, format!("{}: cannot be written: {error}", path.display()));
         match error.kind() {
             io::ErrorKind::NotFound => failure.hint(
-                "its folder is the one that node_exporter is told by --collector.textfile.directory; \
-                 that of Debian comes with: apt install prometheus-node-exporter",
+                "its folder is the one that node_exporter gets in --collector.textfile.directory; that of \
+                 Debian comes with: apt install prometheus-node-exporter",
             ),
             _ => failure,
         }

@@ -15,9 +15,9 @@ const KEYS: [(&str, &str); 11] = [
     ("Home End", "first or last volume"),
     ("s", "next order: name, requests, dirty, hits, latency"),
     ("r", "reverse the order"),
-    ("p space", "pause and go on; a paused screen does not change"),
+    ("p space", "pause and resume; a paused screen does not change"),
     ("m", "miss-ratio curve of the volume: what other sizes would hit"),
-    ("a", "acknowledge the first alarm that nobody knows of"),
+    ("a", "acknowledge the first new alarm"),
     ("Ctrl-C", "quit"),
 ];
 const WORDS: [(&str, &str); 7] = [
@@ -25,7 +25,7 @@ const WORDS: [(&str, &str); 7] = [
     ("dirty", "bytes that only the cache has"),
     ("oldest", "how long the oldest of them has waited"),
     ("destage/s", "bytes written back to the backing store"),
-    ("limited by", "what keeps destage from going faster"),
+    ("limited by", "what limits the speed of destage"),
     ("p50, p99", "half, and 99 of 100, of the requests took no longer"),
     ("heat maps", "time to the right, latency upwards; darker is more"),
 ];

@@ -108,7 +108,7 @@ fn a_long_alarm_is_whole_and_help_says_what_keys_do() {
     let text = screen(&state, now, 60, 40);
     assert!(text.contains("ends with these") && text.contains("words"), "{text}");
     press(&mut state, KeyCode::Char('?'));
-    assert!(screen(&state, now, 80, 24).contains("acknowledge the first alarm"));
+    assert!(screen(&state, now, 80, 24).contains("acknowledge the first new alarm"));
     assert_eq!(press(&mut state, KeyCode::Char('q')), Action::None, "any key leaves the help");
     assert_eq!(press(&mut state, KeyCode::Char('q')), Action::Quit);
 }

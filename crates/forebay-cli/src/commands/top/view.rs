@@ -193,7 +193,7 @@ fn key_line(state: &State, area: Rect) -> Line<'static> {
     let texts = [
         format!(
             "q quit  ? help  ↑↓ volume  s order: {order}  r reverse  p {}  a acknowledge",
-            if state.paused { "go on" } else { "pause" }
+            if state.paused { "resume" } else { "pause" }
         ),
         format!("q quit  ? help  ↑↓ volume  s order: {order}  p pause"),
         "q quit  ? help  ↑↓  s  r  p  a".to_owned(),

@@ -22,7 +22,7 @@ const LOOK_EVERY: u64 = 10_000;
 /// Options of `forebay trace convert`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The end of a name tells its format (.fbtrace, .csv, .oracleGeneral, .bin, .iolog, .blkparse, .msr, .alibaba). A trace
+The end of a name shows its format (.fbtrace, .csv, .oracleGeneral, .bin, .iolog, .blkparse, .msr, .alibaba). A trace
 that is packed with zstd is unpacked while it is read. - is the standard input or output.
 Examples:
   forebay trace convert db.fbtrace db.oracleGeneral
@@ -52,9 +52,9 @@ pub(crate) struct Options {
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let by_name = || Format::of_name(&options.target.to_string_lossy());
     let Some(format) = options.to.or_else(by_name) else {
-        let what = format!("the name of {} does not tell a format", shown(&options.target));
+        let what = format!("the name of {} does not show a format", shown(&options.target));
         return Err(Failure::usage(MessageId::TraceFormat, what)
-            .hint("say it with --to, for instance --to oracleGeneral"));
+            .hint("name it with --to, for instance --to oracleGeneral"));
     };
     if let Some(unpacked) = options.target.to_str().and_then(|name| name.strip_suffix(".zst")) {
         let what = format!("{} would not be packed: a trace is written unpacked", shown(&options.target));

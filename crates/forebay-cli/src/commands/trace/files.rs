@@ -5,6 +5,8 @@
 
 use crate::message;
 use forebay_admin::MessageId;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -75,7 +77,7 @@ pub(crate) fn read_all(path: &Path, input: &Input) -> Result<(Vec<Record>, Readi
     }
     let reading = source.reading().clone();
     if records.is_empty() {
-        let hint = "`forebay trace convert` says what is in the file";
+        let hint = "`forebay trace convert` shows the content of the file";
         return Err(
             Failure::new(MessageId::TraceEmpty, format!("{} has no requests", shown(path))).hint(hint)
         );
@@ -96,10 +98,21 @@ pub(crate) fn notes(reading: &Reading) -> Vec<String> {
     let mut notes: Vec<String> = counted.map(|(number, what)| format!("{} {what}", count(*number))).collect();
     if let Some(cut) = reading.cut_bytes {
         let unused =
-            if cut > 0 { format!("; {} at its end are of no use", bytes(cut)) } else { String::new() };
+            if cut > 0 { format!("; {} at its end cannot be used", bytes(cut)) } else { String::new() };
         notes.push(format!("the trace was cut off{unused}"));
     }
     notes
+}
+
+/// Takes an advisory lock, so that two recordings do not write one file. It ends with the process.
+fn lock(file: &File, path: &Path) -> Result<(), Failure> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => {
+            let what = format!("another command writes {}", path.display());
+            Err(Failure::new(MessageId::CliExists, what).hint("wait for it, or choose another name"))
+        }
+        _ => Ok(()), // pipes and some file systems have no locks
+    }
 }
 
 /// A file that is being written.
@@ -125,7 +138,7 @@ impl Output {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 let is_file = fs::metadata(path).map_err(cannot())?.is_file();
                 if is_file && !overwrite {
-                    let what = format!("{} is there already", path.display());
+                    let what = format!("{} exists already", path.display());
                     return Err(Failure::new(MessageId::CliExists, what)
                         .hint("choose another name, or give --overwrite"));
                 }
@@ -138,6 +151,7 @@ impl Output {
                 opened.map_err(cannot())?
             }
         };
+        lock(&file, path)?;
         Ok((output, Box::new(BufWriter::with_capacity(1 << 20, file))))
     }
 
@@ -210,6 +224,8 @@ mod tests {
         drop(file);
         output.remove();
         assert_eq!(fs::read_to_string(&path).unwrap(), "what was there");
+        assert!(Output::create(&path, true).is_err(), "two write one file");
+        drop(output);
         let (output, mut file) = Output::create(&path, true).unwrap();
         output.begin().unwrap();
         file.write_all(b"new").unwrap();

@@ -113,7 +113,7 @@ fn report(
         (true, cut) => {
             Failure::new(MessageId::RecordingEndedEarly, "the daemon has ended, and the recording with it")
                 .hint(match cut {
-                    true => "the trace is cut off at its end; what is there can be used",
+                    true => "the trace is cut off at its end; the rest can be used",
                     false => "the trace is whole up to there",
                 })
         }

@@ -36,8 +36,8 @@ const GLANCE: Duration = Duration::from_millis(100);
 /// Options of `forebay trace replay`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Only reads are replayed, unless --write-anything says that the data of the target may be destroyed.
---depth is the number of connections: the server must take so many.
+Only reads are replayed, unless --write-anything allows destroying the data of the target.
+--depth is the number of connections: the server must accept that many.
 Examples:
   forebay trace replay db.fbtrace --to db
   forebay trace replay db.fbtrace --to 'nbd+unix:///db?socket=/run/db.sock' --asap --depth 16
@@ -300,8 +300,8 @@ fn words(results: &Results, left_out: u64) -> String {
     if results.late > 0 {
         let late = nanos(results.late_max.as_nanos() as u64);
         text += &format!(
-            "{} requests came while as many were in flight as there may be, or the processor was busy; they waited \
-             for up to {late}\n",
+            "{} requests came while the maximum was in flight, or the processor was busy; they waited for up \
+             to {late}\n",
             count(results.late)
         );
     }

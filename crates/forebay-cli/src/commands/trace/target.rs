@@ -98,7 +98,7 @@ impl Target {
         };
         let (file, flags) = match open(OFlags::DIRECT) {
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
-                let what = format!("{} has no direct I/O: the page cache has a part in it", path.display());
+                let what = format!("{} has no direct I/O: the page cache affects the result", path.display());
                 message::note(MessageId::CliNote, &what);
                 (open(OFlags::empty()).map_err(cannot())?, OFlags::empty())
             }
@@ -162,7 +162,7 @@ fn alone(path: &Path) -> Result<File, Failure> {
             MessageId::DeviceInUse,
             format!("{} is in use: it is mounted, or a daemon has it", path.display()),
         )
-        .hint("what somebody uses is not written to; if it is the disk of a volume: --to VOLUME"),
+        .hint("a target in use is not written to; if it is the disk of a volume: --to VOLUME"),
         _ => cannot()(error),
     })
 }

@@ -138,8 +138,8 @@ fn note(common: &Common, figures: &Figures) -> Option<String> {
     let mut said = Vec::new();
     if figures.waited > 0 && common.pace != Pace::AsFast {
         said.push(format!(
-            "{} requests came while {} were in flight, and waited for up to {}: the devices do not keep up with the \
-             times of the trace",
+            "{} requests came while {} were in flight, and waited for up to {}: the devices do not keep up \
+             with the trace",
             count(figures.waited),
             common.depth,
             nanos(figures.waited_ns_max)

@@ -103,11 +103,11 @@ pub(super) fn choices(settings: &[String]) -> Result<Vec<Choice>, Failure> {
             return Err(unknown(&key));
         };
         if tunable.name == "emulate" {
-            return Err(Failure::usage(MessageId::WhatIfVariants, "emulate is said in another way here")
+            return Err(Failure::usage(MessageId::WhatIfVariants, "emulate has another option here")
                 .hint("--disk hdd-7200"));
         }
         if tunable.applies != Applies::Live && !AT_START.contains(&tunable.name) {
-            let what = format!("{} has no part in what is modelled", tunable.name);
+            let what = format!("{} has no effect on the model", tunable.name);
             message::note(MessageId::CliNote, &what);
         }
         if choices.iter().any(|choice| choice.tunable.name == tunable.name) {

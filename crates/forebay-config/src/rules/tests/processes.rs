@@ -40,7 +40,7 @@ fn a_rule_ends_with_its_process() {
 }
 
 #[test]
-fn a_later_process_with_the_number_is_another_one() {
+fn later_process_with_the_number_differs() {
     let set = set();
     let mut child = sleeper();
     add(&set, &format!("bypass pid={}", child.id()));
@@ -99,7 +99,7 @@ fn a_client_cache_is_bounded_and_refreshed() {
 }
 
 #[test]
-fn nobody_is_looked_up_while_no_rule_asks() {
+fn clients_are_not_looked_up_without_need() {
     let set = Arc::new(RuleSet::with_proc(DefaultAction::Cache, VOLUME_BYTES, world()));
     add(&set, "bypass direction=read");
     let mut cache = ClientCache::new(Arc::clone(&set), "db");

@@ -462,13 +462,13 @@ mod tests {
     }
 
     #[test]
-    fn by_age_a_block_is_clean_when_the_real_cache_has_written_it_back() {
+    fn age_based_destage_cleans_due_blocks() {
         let cache = written_back(400, &rules(false, 800));
         assert_eq!(dirty(&cache, 1..=400), 0);
     }
 
     #[test]
-    fn by_level_the_same_share_stays_dirty_and_the_first_written_back_is_clean_first() {
+    fn level_based_destage_cleans_oldest_first() {
         let by_level = rules(true, 300);
         let mut cache = written_back(400, &by_level);
         assert_eq!(dirty(&cache, 1..=400), 400, "they are due");
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_has_a_bound() {
+    fn due_blocks_are_bounded() {
         let by_level = rules(true, 1000);
         let mut cache = written_back(900, &by_level);
         assert_eq!(cache.due.len(), 500);

@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn the_percentile_estimate_does_not_fall_below_nothing() {
+    fn percentile_estimate_is_never_negative() {
         let mut foreground = Foreground::default();
         for at in 0..100 {
             foreground.note(at, if at % 2 == 0 { 300 } else { 1 });
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn the_yielding_rate_backs_off_to_its_floor_and_comes_back() {
+    fn yielding_rate_has_a_floor_and_recovers() {
         let mut foreground = Foreground::default();
         let mut now = 0;
         let mut run = |took: Nanos, seconds: u64| {
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_of_destage_grows_from_its_floor_to_its_ceiling() {
+    fn destage_share_grows_up_to_its_ceiling() {
         let free = Level { dirty: 0, soft: 900, high: 1000 };
         let share =
             |dirty| least_share(&Levels { capacity: 2000, volume: Level { dirty, ..free }, pool: free }, 100);
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_round_up_to_something() {
+    fn rates_round_up_to_at_least_one() {
         assert_eq!(milli_rate(0, SECOND), 0);
         assert_eq!(milli_rate(1, 3600 * SECOND), 1);
         assert_eq!(milli_rate(500, 2 * SECOND), 250_000);

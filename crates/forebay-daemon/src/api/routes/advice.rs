@@ -1,4 +1,4 @@
-//! Would another size of the cache help?
+//! Advice on the size of the cache.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,17 +10,17 @@ use crate::api::extract::{Names, Parameters};
 use crate::api::problem::Problem;
 use forebay_admin::{AdminError, AdviceInfo, MessageId, Target};
 
-/// Which time is asked about.
+/// Period of the advice.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Time {
-    /// So many hours before this one, at most 23; all of them if left out.
+    /// This many hours before the current one, at most 23; all of them if omitted.
     #[param(required = false, maximum = 23)]
     hours: Option<u64>,
 }
 
-/// Counts are kept of this hour and so many before it.
+/// Counts are kept of the current hour and of this many before it.
 const HOURS_MAX: u64 = 23;
 
 impl Time {
@@ -36,7 +36,7 @@ impl Time {
     }
 }
 
-/// What caches of other sizes would have done for all of a pool.
+/// Predicts the effect of other cache sizes on a whole pool, from its recent requests.
 #[utoipa::path(get, path = "/v1/pools/{pool}/advice", tag = "statistics",
     params(("pool" = String, Path, description = "Name"), Time),
     responses((status = 200, description = "Hits by size", body = AdviceInfo)))]
@@ -49,7 +49,7 @@ pub(super) async fn pool_advice(
     context.look(move |admin| admin.advise(Target::Pool(&pool), hours)).await.map(Json)
 }
 
-/// What caches of other sizes, for all of its pool, would have done for a volume.
+/// Predicts the effect of other sizes of the pool's cache on a volume, from its recent requests.
 #[utoipa::path(get, path = "/v1/volumes/{volume}/advice", tag = "statistics",
     params(("volume" = String, Path, description = "Name"), Time),
     responses((status = 200, description = "Hits by size", body = AdviceInfo)))]

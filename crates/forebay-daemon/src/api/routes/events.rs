@@ -1,15 +1,15 @@
 //! Events and alarms over HTTP, to be merged into the admin API.
 //!
-//! | path | answer |
+//! | path | response |
 //! | --- | --- |
 //! | `GET /v1/events` | server-sent events, until the client or the daemon ends |
 //! | `GET /v1/alarms` | the active alarms |
-//! | `POST /v1/alarms/{id}/acknowledge?by=NAME` | the alarm, known now to everybody |
+//! | `POST /v1/alarms/{id}/acknowledge?by=NAME` | the acknowledged alarm |
 //!
 //! Conditions of `/v1/events`: `kind` (names or groups, with commas), `volume`, `pool`, `job`,
 //! `severity` (at least). `after=ID`, or the header `Last-Event-ID`, resumes; `after=oldest` begins
-//! with all of the history. The header counts more, for a client that connects again by itself
-//! sends it with the address it had at first.
+//! with the whole history. The header has precedence, because a client that reconnects by itself
+//! sends it with its original URL.
 
 mod frames;
 #[cfg(test)]
@@ -30,9 +30,9 @@ use utoipa_axum::routes;
 
 use frames::Frames;
 
-/// How long a stream is silent before it sends a heartbeat, usually.
+/// Default interval of heartbeats on a silent stream.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);
-/// Where descriptions of requests are.
+/// Hint to the description of requests.
 const HINT: &str = "GET /v1/openapi.json lists the parameters";
 
 type Conditions = Vec<(String, String)>;
@@ -43,12 +43,12 @@ pub(crate) struct Context {
     heartbeat: Duration,
 }
 
-/// The routes. Streams end when `hub` is closed.
+/// Returns the routes. Streams end when `hub` is closed.
 pub(crate) fn router(hub: Hub, heartbeat: Duration) -> Router {
     documented().split_for_parts().0.with_state(Context { hub, heartbeat })
 }
 
-/// The routes and what they say of themselves.
+/// Returns the routes with their descriptions.
 pub(crate) fn documented() -> OpenApiRouter<Context> {
     OpenApiRouter::new().routes(routes!(follow)).routes(routes!(alarms)).routes(routes!(acknowledge))
 }
@@ -60,9 +60,9 @@ pub(crate) fn documented() -> OpenApiRouter<Context> {
         ("volume" = Option<String>, Query, description = "Only events about this volume"),
         ("pool" = Option<String>, Query, description = "Only events about this pool"),
         ("job" = Option<String>, Query, description = "Only events about this job"),
-        ("severity" = Option<String>, Query, description = "Only what matters at least so much: `debug`, `info` (usual), `warning`, `error`"),
+        ("severity" = Option<String>, Query, description = "Lowest severity: `debug`, `info` (default), `warning`, `error`"),
         ("after" = Option<String>, Query, description = "Resume after the event of this id; `oldest` for all of the history"),
-        ("Last-Event-ID" = Option<String>, Header, description = "As `after`, and counts more"),
+        ("Last-Event-ID" = Option<String>, Header, description = "As `after`, and takes precedence"),
     ),
     responses((status = 200, description = "The stream", body = String, content_type = "text/event-stream")))]
 async fn follow(
@@ -78,7 +78,7 @@ async fn follow(
     }
 }
 
-/// What a client wants to follow, and from where.
+/// Parses a client's filter and start position.
 fn wishes(conditions: &Conditions, headers: &HeaderMap) -> Result<(Filter, Start), String> {
     let (filter, after) = filter_and(conditions, "after")?;
     let mut start = after.map_or(Ok(Start::Now), start_at)?;
@@ -89,7 +89,8 @@ fn wishes(conditions: &Conditions, headers: &HeaderMap) -> Result<(Filter, Start
     Ok((filter, start))
 }
 
-/// The conditions of a filter, and the parameter `own` that is none, if it is given.
+/// Parses the conditions of a filter, and the parameter `own`, which is no condition, if it is
+/// given.
 pub(super) fn filter_and<'a>(
     conditions: &'a [(String, String)],
     own: &str,
@@ -101,7 +102,7 @@ pub(super) fn filter_and<'a>(
             continue;
         }
         let condition = filter.condition(name, value).ok_or_else(|| {
-            format!("there is no parameter \"{name}\"; there are kind, volume, pool, job, severity and {own}")
+            format!("there is no parameter \"{name}\"; known are kind, volume, pool, job, severity and {own}")
         })?;
         filter = condition.map_err(|error| error.to_string())?;
     }
@@ -118,7 +119,7 @@ fn start_at(text: &str) -> Result<Start, String> {
 /// The active alarms.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct AlarmList {
-    /// The oldest first.
+    /// Oldest first.
     alarms: Vec<AlarmInfo>,
 }
 
@@ -129,7 +130,7 @@ async fn alarms(State(context): State<Context>) -> Json<AlarmList> {
     Json(AlarmList { alarms: context.hub.alarms().iter().map(AlarmInfo::from).collect() })
 }
 
-/// Who knows of an alarm.
+/// Parameters of an acknowledgement.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -139,7 +140,7 @@ struct Acknowledging {
     by: String,
 }
 
-/// Marks an alarm as known, for everybody.
+/// Acknowledges an alarm, for all clients.
 #[utoipa::path(post, path = "/v1/alarms/{id}/acknowledge", tag = "events",
     params(("id" = String, Path, description = "Id, such as `a3`"), Acknowledging),
     responses((status = 200, description = "The alarm", body = AlarmInfo)))]
@@ -151,7 +152,7 @@ async fn acknowledge(
     if by.is_empty() {
         return Err(Problem::bad_request(
             MessageId::ApiParameter,
-            "say who knows of the alarm, with ?by=NAME",
+            "name the person who acknowledges the alarm: ?by=NAME",
             HINT,
         ));
     }

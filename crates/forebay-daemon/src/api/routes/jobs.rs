@@ -18,7 +18,7 @@ use forebay_admin::{AdminError, JobInfo, MessageId};
 /// Longest time that one request waits for a job.
 const WAIT_MAX: Duration = Duration::from_secs(10 * 60);
 
-/// Which jobs are wanted.
+/// Filter of jobs.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -78,11 +78,11 @@ pub(super) async fn jobs(
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Waiting {
-    /// Wait until it has ended, but not longer than this, such as `30s`; at most `10min`.
+    /// Wait until it has ended, up to this time, such as `30s`; at most `10min`.
     wait: Option<String>,
 }
 
-/// One job, at once or when it has ended.
+/// One job, immediately or when it has ended.
 #[utoipa::path(get, path = "/v1/jobs/{id}", tag = "jobs",
     params(("id" = String, Path, description = "Id, such as `j17`"), Waiting),
     responses(
@@ -106,7 +106,7 @@ async fn wait(mut context: Context, id: &str, timeout: Duration) -> Result<Respo
         .parse()
         .map_err(|error| AdminError::new(MessageId::JobUnknown, error, "GET /v1/jobs lists the jobs"))?;
     let ended = tokio::select! {
-        biased; // one that has ended is told, also by a daemon that is being stopped
+        biased; // report a job that has ended even if the daemon is being stopped
         ended = context.jobs.ended(number, timeout) => ended,
         _ = context.stopping.wait_for(|stop| *stop) => {
             return Err(Problem::unavailable(MessageId::DaemonStopping, "the daemon is being stopped", ""));
@@ -121,7 +121,7 @@ async fn wait(mut context: Context, id: &str, timeout: Duration) -> Result<Respo
     }
 }
 
-/// Cancels a job: what it began is undone, what was written back stays so.
+/// Cancels a job: undoes its changes; destaged blocks stay destaged.
 #[utoipa::path(delete, path = "/v1/jobs/{id}", tag = "jobs",
     params(("id" = String, Path, description = "Id, such as `j17`")),
     responses((status = 202, description = "The job, which has ended or will soon", body = JobInfo,
@@ -133,7 +133,7 @@ pub(super) async fn cancel_job(
     context.change(move |admin| admin.cancel_job(&id)).await.map(super::accepted)
 }
 
-/// A duration in a parameter.
+/// Parses a duration in a parameter.
 pub(super) fn duration(name: &str, text: &str) -> Result<Duration, AdminError> {
     forebay_export::size::parse_duration(text).map_err(|error| {
         AdminError::new(MessageId::SizeSyntax, format!("{name}: {error}"), "such as 30s or 5min")
@@ -144,7 +144,7 @@ fn wait_parameter(text: &str) -> Result<Duration, AdminError> {
     let timeout = duration("wait", text)?;
     if timeout > WAIT_MAX {
         let what = format!("wait: {text} is more than the longest wait, which is 10min");
-        return Err(AdminError::new(MessageId::ApiParameter, what, "ask again after each answer 202"));
+        return Err(AdminError::new(MessageId::ApiParameter, what, "repeat it after each response 202"));
     }
     Ok(timeout)
 }

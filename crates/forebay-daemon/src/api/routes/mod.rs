@@ -1,5 +1,5 @@
-//! Every path of the API: what it is, what it takes, what it answers. A handler checks nothing that
-//! `extract` can check and decides nothing: it calls [`Admin`] and gives the answer a status.
+//! Every path of the API: its description, parameters and responses. A handler checks nothing that
+//! `extract` can check and decides nothing: it calls [`Admin`] and gives the result a status.
 
 mod advice;
 mod daemon;
@@ -34,7 +34,7 @@ use forebay_admin::{Admin, AdminError, JobInfo, MessageId};
 /// Path of the statistics for Prometheus.
 const METRICS: &str = "/metrics";
 
-/// What handlers work with.
+/// State shared by the handlers.
 #[derive(Clone)]
 struct Context {
     admin: Arc<dyn Admin>,
@@ -58,7 +58,7 @@ impl Context {
         Ok(Self { admin, jobs, events, changes: looks.clone(), looks, stopping })
     }
 
-    /// Asks the control something.
+    /// Calls a query of [`Admin`].
     async fn look<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&dyn Admin) -> Result<T, AdminError> + Send + 'static,
@@ -67,7 +67,7 @@ impl Context {
         self.looks.make(move || ask(&*admin)).await
     }
 
-    /// Tells the control to do something.
+    /// Calls an operation of [`Admin`].
     async fn change<T: Send + 'static>(
         &self,
         call: impl FnOnce(&dyn Admin) -> Result<T, AdminError> + Send + 'static,
@@ -77,7 +77,7 @@ impl Context {
     }
 }
 
-/// An answer in JSON with status 200.
+/// A JSON response with status 200.
 type Answer<T> = Result<Json<T>, Problem>;
 
 #[derive(OpenApi)]
@@ -86,11 +86,11 @@ type Answer<T> = Result<Json<T>, Problem>;
     tags(
         (name = "daemon", description = "The daemon itself"),
         (name = "pools", description = "Cache devices"),
-        (name = "volumes", description = "What is cached and served"),
-        (name = "rules", description = "Which requests of which clients are cached"),
-        (name = "jobs", description = "What takes long"),
-        (name = "events", description = "What happens"),
-        (name = "statistics", description = "How much and how fast"),
+        (name = "volumes", description = "Cached volumes and their exports"),
+        (name = "rules", description = "Rules: the caching of requests by client"),
+        (name = "jobs", description = "Long operations"),
+        (name = "events", description = "Events and alarms"),
+        (name = "statistics", description = "Counters and rates"),
     )
 )]
 struct Skeleton;
@@ -133,14 +133,14 @@ fn documented() -> OpenApiRouter<Context> {
         .routes(routes!(advice::volume_advice))
 }
 
-/// What the routes say of themselves.
+/// Returns the descriptions of the routes.
 pub(super) fn described() -> utoipa::openapi::OpenApi {
     let mut described = documented().into_openapi();
     described.merge(events::documented().into_openapi());
     described
 }
 
-/// All routes.
+/// Returns all routes.
 ///
 /// # Errors
 /// There are no threads for calls.
@@ -160,7 +160,7 @@ pub(super) fn router(
     Ok(router)
 }
 
-/// The statistics for Prometheus, and nothing else.
+/// Returns only the route of the statistics for Prometheus.
 ///
 /// # Errors
 /// There are no threads for calls.
@@ -173,7 +173,7 @@ pub(super) fn metrics_router(
         .route(METRICS, get(stats::metrics))
         .with_state(Context::looking(services, limits, stopping)?)
         .route("/", get(async || "This is Forebay. Its metrics for Prometheus are at /metrics.\n"))
-        .fallback(async |uri: Uri| not_there(&uri, "there is /metrics; all else is at the admin API"))
+        .fallback(async |uri: Uri| not_there(&uri, "only /metrics is here; the rest is at the admin API"))
         .method_not_allowed_fallback(not_taken);
     Ok(router)
 }
@@ -184,28 +184,28 @@ fn not_there(uri: &Uri, hint: &str) -> Problem {
 
 async fn not_taken(method: Method, uri: Uri) -> Problem {
     let what = format!("{} does not take {method}", uri.path());
-    let error = AdminError::new(MessageId::ApiMethod, what, "the header Allow has what it takes");
+    let error = AdminError::new(MessageId::ApiMethod, what, "the header Allow lists the methods");
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, error)
 }
 
-/// 202: a job was taken, and this is where it can be watched.
+/// 202: the job was accepted, with its location.
 fn accepted(job: JobInfo) -> Response {
     (StatusCode::ACCEPTED, location(&["jobs", &job.id]), Json(job)).into_response()
 }
 
-/// 201: this was made, and is to be found there.
+/// 201: the resource was created, with its location.
 fn created<T: Serialize>(path: &[&str], what: T) -> Response {
     (StatusCode::CREATED, location(path), Json(what)).into_response()
 }
 
 fn location(path: &[&str]) -> [(header::HeaderName, HeaderValue); 1] {
     let path: String = path.iter().map(|part| format!("/{}", escaped(part))).collect();
-    // Escaped, it is printable ASCII.
+    // The escaped path is printable ASCII.
     let value = HeaderValue::try_from(format!("/v1{path}")).unwrap_or(HeaderValue::from_static("/v1"));
     [(header::LOCATION, value)]
 }
 
-/// A part of a path, with everything escaped that is not unreserved in RFC 3986.
+/// Escapes all characters of a path component that are not unreserved in RFC 3986.
 fn escaped(part: &str) -> String {
     use std::fmt::Write;
     part.bytes().fold(String::new(), |mut text, byte| {

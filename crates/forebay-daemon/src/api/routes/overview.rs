@@ -1,4 +1,4 @@
-//! Everything that a dashboard shows at once.
+//! Everything that a dashboard displays.
 
 use axum::extract::State;
 use axum::{Extension, Json};
@@ -12,15 +12,15 @@ use crate::api::access::Level;
 use forebay_admin::events::AlarmInfo;
 use forebay_admin::{DaemonInfo, JobInfo, PoolInfo, RatesInfo, VolumeInfo};
 
-/// Jobs that have ended: so many of the newest are told.
+/// Maximum number of ended jobs, the newest.
 const ENDED_JOBS_MAX: usize = 10;
-/// Alarms: so many of the gravest are told.
+/// Maximum number of alarms, the most severe.
 const ALARMS_MAX: usize = 200;
 
-/// Everything at one instant, in few numbers.
+/// The whole state at one instant, in few numbers.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Overview {
-    /// Whether who asks may change things.
+    /// Whether the client may change things.
     may_operate: bool,
     /// The daemon.
     daemon: DaemonInfo,
@@ -34,23 +34,23 @@ pub(super) struct Overview {
     volume_rates: BTreeMap<String, RatesInfo>,
     /// Jobs that have not ended, and the last ten that have; the newest last.
     jobs: Vec<JobInfo>,
-    /// The gravest active alarms, and of these the newest, at most 200; the gravest first.
+    /// The most severe active alarms, and of these the newest, at most 200; the most severe first.
     alarms: Vec<AlarmInfo>,
-    /// How many there are.
+    /// Number of active alarms.
     alarms_total: usize,
 }
 
-/// Everything that a dashboard shows at once: one request in place of many.
+/// Everything that a dashboard displays, in one request.
 #[utoipa::path(get, path = "/v1/overview", tag = "statistics",
-    responses((status = 200, description = "How everything is", body = Overview)))]
+    responses((status = 200, description = "State of everything", body = Overview)))]
 pub(super) async fn overview(
     State(context): State<Context>,
     level: Option<Extension<Level>>,
 ) -> Answer<Overview> {
     let mut alarms = context.events.alarms();
-    alarms.reverse(); // the newest first
+    alarms.reverse(); // newest first
     alarms.sort_by_key(|alarm| Reverse(alarm.severity));
-    // Who was not asked for a level may do everything.
+    // Without a level the client has full access.
     let may_operate = level.is_none_or(|Extension(level)| level >= Level::Operate);
     let overview = move |admin: &dyn forebay_admin::Admin| {
         let rates = admin.rates()?;
@@ -69,7 +69,7 @@ pub(super) async fn overview(
     context.look(overview).await.map(Json)
 }
 
-/// Those that have not ended, and the newest others.
+/// Returns jobs that have not ended, and the newest others.
 fn newest(mut jobs: Vec<JobInfo>) -> Vec<JobInfo> {
     let ended = jobs.iter().filter(|job| job.finished.is_some()).count();
     let mut too_many = ended.saturating_sub(ENDED_JOBS_MAX);

@@ -22,7 +22,7 @@ pub(super) async fn pools(State(context): State<Context>) -> Answer<Vec<PoolInfo
     context.look(|admin| admin.pools()).await.map(Json)
 }
 
-/// Creates a pool, or opens one that is on these devices already.
+/// Creates a pool, or opens the existing one on these devices.
 #[utoipa::path(post, path = "/v1/pools", tag = "pools", request_body = PoolRequest,
     responses((status = 201, description = "The pool", body = PoolInfo, headers(("Location" = String)))))]
 pub(super) async fn create_pool(
@@ -43,24 +43,24 @@ pub(super) async fn pool(State(context): State<Context>, Names(pool): Names<Stri
     context.look(move |admin| admin.pool(&pool)).await.map(Json)
 }
 
-/// How a pool is removed.
+/// Parameters of the removal of a pool.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Removal {
-    /// Erase its devices, so that they can be used as new ones. Otherwise what is cached stays on
+    /// Erase its devices, so that they can be used as new ones. Otherwise the cached blocks stay on
     /// them.
     #[serde(default)]
     #[param(required = false)]
     erase: bool,
-    /// Forget a pool that cannot be opened, with its volumes, whatever only its cache has. Its
-    /// devices stay as they are.
+    /// Remove a pool that cannot be opened from the configuration, with its volumes, even if its
+    /// cache has dirty data. Its devices stay as they are.
     #[serde(default)]
     #[param(required = false)]
     force: bool,
 }
 
-/// Closes a pool that has no volumes, and forgets it: a job.
+/// Closes a pool that has no volumes, and removes it from the configuration: a job.
 #[utoipa::path(delete, path = "/v1/pools/{pool}", tag = "pools",
     params(("pool" = String, Path, description = "Name"), Removal),
     responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]
@@ -72,27 +72,27 @@ pub(super) async fn remove_pool(
     context.change(move |admin| admin.remove_pool(&pool, removal.erase, removal.force)).await.map(accepted)
 }
 
-/// What is allowed when a pool is opened.
+/// Permissions for opening a pool.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Allowed {
-    /// Make a new cache where the recorded one is not there, and give that one up: it is refused
-    /// should it come back.
+    /// Create a new cache if the recorded one is missing, and give that one up: it is refused if it
+    /// returns.
     #[serde(default)]
     #[param(required = false)]
     new_cache: bool,
-    /// Take a device that is not blank but begins with zeroes: what is on it is overwritten.
+    /// Use a device that is not blank but begins with zeroes: its content is overwritten.
     #[serde(default)]
     #[param(required = false)]
     overwrite: bool,
-    /// Make a cache file that leaves less than a tenth of its file system.
+    /// Create a cache file that leaves less than a tenth of its file system free.
     #[serde(default)]
     #[param(required = false)]
     fill: bool,
 }
 
-/// Opens a pool that is configured and not open: that failed, or it has stopped by itself.
+/// Opens a pool that is configured and not open: opening it failed, or it has stopped by itself.
 #[utoipa::path(post, path = "/v1/pools/{pool}/open", tag = "pools",
     params(("pool" = String, Path, description = "Name"), Allowed),
     responses((status = 200, description = "The pool", body = PoolInfo)))]
@@ -105,7 +105,7 @@ pub(super) async fn open_pool(
     context.change(move |admin| admin.open_pool(&pool, how)).await.map(Json)
 }
 
-/// Makes a pool larger, while it is used.
+/// Grows a pool while it is in use.
 #[utoipa::path(post, path = "/v1/pools/{pool}/grow", tag = "pools", request_body = GrowRequest,
     params(("pool" = String, Path, description = "Name")),
     responses((status = 200, description = "The pool as it is now", body = PoolInfo)))]
@@ -121,8 +121,8 @@ pub(super) async fn grow_pool(
         .map(Json)
 }
 
-/// Puts another device in the place of a sound one: a job of the pool. Or gives a pool whose cache
-/// has failed a new, empty one; its clients are disconnected for a moment.
+/// Replaces a healthy device: a job of the pool. Or gives a pool whose cache has failed a new,
+/// empty one; its clients are disconnected for a moment.
 #[utoipa::path(post, path = "/v1/pools/{pool}/replace", tag = "pools", request_body = ReplaceRequest,
     params(("pool" = String, Path, description = "Name")),
     responses((status = 200, description = "The pool as it is now", body = PoolInfo)))]
@@ -138,7 +138,7 @@ pub(super) async fn replace_cache(
         .map(Json)
 }
 
-/// Makes a pool smaller, while it is used: a job.
+/// Shrinks a pool while it is in use: a job.
 #[utoipa::path(post, path = "/v1/pools/{pool}/shrink", tag = "pools", request_body = ShrinkRequest,
     params(("pool" = String, Path, description = "Name")),
     responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]
@@ -150,7 +150,7 @@ pub(super) async fn shrink_pool(
     context.change(move |admin| admin.shrink_pool(&pool, request)).await.map(accepted)
 }
 
-/// Compares everything in the cache of a pool with its checksums, while it is used: a job.
+/// Compares all cached blocks of a pool with their checksums while it is in use: a job.
 #[utoipa::path(post, path = "/v1/pools/{pool}/scrub", tag = "pools", request_body = ScrubRequest,
     params(("pool" = String, Path, description = "Name")),
     responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]
@@ -163,7 +163,7 @@ pub(super) async fn scrub_pool(
 }
 
 /// Closes a pool with its volumes, writes their settings onto its cache for another host, and
-/// forgets it: a job.
+/// removes it from the configuration: a job.
 #[utoipa::path(post, path = "/v1/pools/{pool}/export", tag = "pools", request_body = ExportRequest,
     params(("pool" = String, Path, description = "Name")),
     responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]
@@ -175,8 +175,8 @@ pub(super) async fn export_pool(
     context.change(move |admin| admin.export_pool(&pool, request)).await.map(accepted)
 }
 
-/// Opens a pool that was exported, with its settings, and attaches its volumes. One whose backing
-/// store is not there yet is attached when it comes.
+/// Opens a pool that was exported, with its settings, and attaches its volumes. A volume whose
+/// backing store is missing is attached when the store appears.
 #[utoipa::path(post, path = "/v1/import", tag = "pools", request_body = ImportRequest,
     responses((status = 200, description = "The pool and its volumes", body = ImportInfo)))]
 pub(super) async fn import_pool(

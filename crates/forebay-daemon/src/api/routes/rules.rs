@@ -11,7 +11,7 @@ use crate::api::extract::{Body, Names};
 use crate::api::problem::Problem;
 use forebay_admin::RuleRequest;
 
-/// The rules of a volume, in order, with their counters.
+/// Returns the rules of a volume, in order, with their counters.
 #[utoipa::path(get, path = "/v1/volumes/{volume}/rules", tag = "rules",
     params(("volume" = String, Path, description = "Name")),
     responses((status = 200, description = "The rules", body = Value)))]

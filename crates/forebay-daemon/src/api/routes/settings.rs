@@ -13,7 +13,7 @@ use crate::api::extract::{Body, Names};
 use crate::api::problem::Problem;
 use forebay_admin::{SettingInfo, SettingsDone, SettingsRequest, Target};
 
-/// Settings of the daemon itself that can be changed while it runs.
+/// Settings of the daemon itself that can be changed at run time.
 #[utoipa::path(get, path = "/v1/daemon/settings", tag = "daemon",
     responses((status = 200, description = "By key", body = BTreeMap<String, SettingInfo>)))]
 pub(super) async fn daemon_settings(State(context): State<Context>) -> Answer<BTreeMap<String, SettingInfo>> {
@@ -22,7 +22,7 @@ pub(super) async fn daemon_settings(State(context): State<Context>) -> Answer<BT
 
 /// Changes settings of the daemon itself: all that are given, or none.
 #[utoipa::path(patch, path = "/v1/daemon/settings", tag = "daemon", request_body = SettingsRequest,
-    responses((status = 200, description = "What was changed", body = SettingsDone)))]
+    responses((status = 200, description = "The changes", body = SettingsDone)))]
 pub(super) async fn set_daemon(
     State(context): State<Context>,
     Body(request): Body<SettingsRequest>,
@@ -45,8 +45,8 @@ pub(super) async fn pool_settings(
 #[utoipa::path(patch, path = "/v1/pools/{pool}/settings", tag = "pools", request_body = SettingsRequest,
     params(("pool" = String, Path, description = "Name")),
     responses(
-        (status = 200, description = "What was changed", body = SettingsDone),
-        (status = 202, description = "What was changed; a job goes on", body = SettingsDone, headers(("Location" = String))),
+        (status = 200, description = "The changes", body = SettingsDone),
+        (status = 202, description = "The changes; a job continues", body = SettingsDone, headers(("Location" = String))),
     ))]
 pub(super) async fn set_pool(
     State(context): State<Context>,
@@ -75,8 +75,8 @@ pub(super) async fn volume_settings(
 #[utoipa::path(patch, path = "/v1/volumes/{volume}/settings", tag = "volumes", request_body = SettingsRequest,
     params(("volume" = String, Path, description = "Name")),
     responses(
-        (status = 200, description = "What was changed", body = SettingsDone),
-        (status = 202, description = "What was changed; a job goes on", body = SettingsDone, headers(("Location" = String))),
+        (status = 200, description = "The changes", body = SettingsDone),
+        (status = 202, description = "The changes; a job continues", body = SettingsDone, headers(("Location" = String))),
     ))]
 pub(super) async fn set_volume(
     State(context): State<Context>,

@@ -13,30 +13,30 @@ use crate::api::extract::{Names, Parameters};
 use crate::api::problem::Problem;
 use forebay_admin::MetricsForm;
 
-/// Statistics of everything.
+/// Statistics of all pools and volumes.
 #[utoipa::path(get, path = "/v1/stats", tag = "statistics",
     responses((status = 200, description = "Statistics", body = Value)))]
 pub(super) async fn stats(State(context): State<Context>) -> Answer<Value> {
     context.look(|admin| admin.stats(None)).await.map(Json)
 }
 
-/// In which form statistics are wanted.
+/// Form of statistics.
 #[derive(Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Format {
-    /// Our names, with units.
+    /// Forebay's names, with units.
     #[default]
     Json,
     /// FlashCache's names, as text.
     Flashcache,
 }
 
-/// How statistics are wanted.
+/// Parameters of statistics.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Formatting {
-    /// Form of the answer.
+    /// Form of the response.
     #[serde(default)]
     #[param(required = false, inline)]
     format: Format,
@@ -65,7 +65,7 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// OpenMetrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Statistics for Prometheus: its own text, or OpenMetrics for who prefers it (`Accept`).
+/// Statistics for Prometheus: its own text, or OpenMetrics if the client prefers it (`Accept`).
 #[utoipa::path(get, path = "/metrics", tag = "statistics",
     responses((status = 200, description = "Metrics", content(
         (String = "text/plain; version=0.0.4; charset=utf-8"),
@@ -81,8 +81,7 @@ pub(super) async fn metrics(State(context): State<Context>, headers: HeaderMap) 
     Ok(([(header::CONTENT_TYPE, kind), (header::VARY, "Accept")], text).into_response())
 }
 
-/// The text that a client likes better, by the `Accept` of RFC 9110. What cannot be understood
-/// counts as not said.
+/// Returns the client's preferred text, by the `Accept` of RFC 9110. Unparsable parts are ignored.
 fn wanted(headers: &HeaderMap) -> MetricsForm {
     let ranges = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let (mut text, mut open) = (0.0_f64, 0.0_f64);

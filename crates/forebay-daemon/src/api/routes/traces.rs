@@ -1,4 +1,4 @@
-//! Recordings of requests: a job, and the bytes of the trace as they come.
+//! Recordings of requests: a job, and the trace as a stream of bytes.
 
 use axum::body::Body as ResponseBody;
 use axum::extract::State;
@@ -15,12 +15,12 @@ use crate::api::extract::{Body, Names};
 use crate::api::problem::Problem;
 use forebay_admin::RecordRequest;
 
-/// Blocks on their way to a client. What it does not take in time stays with the job.
+/// Blocks in transit to a client. The job keeps blocks that the client does not take in time.
 const BLOCKS: usize = 16;
 
-/// Records the requests of a volume, in Forebay's format of traces.
+/// Records the requests of a volume, in Forebay's trace format.
 ///
-/// The answer is the trace as it grows. It ends with the job that the header `Location` names.
+/// The response is the trace as it grows. It ends with the job that the header `Location` names.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/trace", tag = "statistics", request_body = RecordRequest,
     params(("volume" = String, Path, description = "Name")),
     responses((status = 200, description = "The trace", body = String, content_type = "application/octet-stream",
@@ -36,7 +36,7 @@ pub(super) async fn record_volume(
     Ok((kind, location(&["jobs", &job.id]), ResponseBody::from_stream(Blocks(blocks))).into_response())
 }
 
-/// What comes through the channel.
+/// Blocks from the channel.
 struct Blocks(mpsc::Receiver<Vec<u8>>);
 
 impl Stream for Blocks {

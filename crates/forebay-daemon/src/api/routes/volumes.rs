@@ -45,8 +45,8 @@ pub(super) async fn volume(
     context.look(move |admin| admin.volume(&volume)).await.map(Json)
 }
 
-/// What was lost of a volume with a cache that failed: ranges by address, which answer with errors
-/// until they are written.
+/// Lost ranges of a volume whose cache failed, by address: reads of them return errors until they
+/// are written.
 #[utoipa::path(get, path = "/v1/volumes/{volume}/losses", tag = "volumes",
     params(("volume" = String, Path, description = "Name")),
     responses((status = 200, description = "The ranges; none if nothing is lost", body = [LossInfo])))]
@@ -57,26 +57,26 @@ pub(super) async fn losses(
     context.look(move |admin| admin.losses(&volume)).await.map(Json)
 }
 
-/// How a volume is detached.
+/// Parameters of a detach.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Detachment {
-    /// What becomes of dirty data.
+    /// Treatment of dirty data.
     #[serde(default)]
     #[param(required = false, inline)]
     how: DetachHow,
-    /// Also if it is in use. What was asked for is answered; then connections are closed, and files
-    /// are gone.
+    /// Also if it is in use. Requests in progress are answered; then connections are closed, and
+    /// files removed.
     #[serde(default)]
     #[param(required = false)]
     force: bool,
-    /// Everything is written back, and then the backing file is written to this absolute path,
-    /// where nothing is yet: for one that was deleted or replaced while it is served.
+    /// Destage everything, then write the backing file to this absolute path, which must not exist:
+    /// for a file that was deleted or replaced while it is served.
     save_to: Option<String>,
 }
 
-/// Detaches a volume: a job. 409 if it is in use, or if its backing file has no name any more.
+/// Detaches a volume: a job. 409 if it is in use, or if its backing file was unlinked.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}", tag = "volumes",
     params(("volume" = String, Path, description = "Name"), Detachment),
     responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]
@@ -94,20 +94,19 @@ pub(super) async fn detach_volume(
         .map(accepted)
 }
 
-/// Another size for a volume.
+/// A new size for a volume.
 #[derive(serde::Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ResizeRequest {
     /// New size, such as `20GiB`; `max` for all of the backing store.
     #[schema(example = "20GiB")]
     size: String,
-    /// Smaller also if it is in use: what lies beyond the new end is gone for its clients.
+    /// Shrink it even if it is in use: its clients lose the data beyond the new end.
     #[serde(default)]
     force: bool,
 }
 
-/// Gives a volume another size: a job, short if it grows. 409 if it is to get smaller and is in
-/// use.
+/// Resizes a volume: a job, short if it grows. 409 if it would shrink and is in use.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/resize", tag = "volumes", request_body = ResizeRequest,
     params(("volume" = String, Path, description = "Name")),
     responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]
@@ -120,16 +119,16 @@ pub(super) async fn resize_volume(
     context.change(move |admin| admin.resize_volume(&volume, &size, force)).await.map(accepted)
 }
 
-/// How a volume is flushed.
+/// Parameters of a flush.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Flushing {
-    /// Time in which it must be done, such as `10min`; otherwise the job fails.
+    /// Time limit, such as `10min`, after which the job fails.
     deadline: Option<String>,
 }
 
-/// Writes everything back that is dirty now: a job.
+/// Destages all blocks that are dirty now: a job.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/flush", tag = "volumes",
     params(("volume" = String, Path, description = "Name"), Flushing),
     responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]

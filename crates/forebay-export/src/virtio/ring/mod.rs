@@ -193,13 +193,13 @@ impl Ring {
         let mut left = size;
         loop {
             if index >= size {
-                return Err(broken("go on outside of their table"));
+                return Err(broken("continue outside of their table"));
             }
-            left = left.checked_sub(1).ok_or_else(|| broken("go round in a circle"))?;
+            left = left.checked_sub(1).ok_or_else(|| broken("form a loop"))?;
             let Descriptor { segment, flags, next } = descriptor(memory, table, index)?;
             if flags & INDIRECT != 0 {
                 if is_indirect || !self.agreed.indirect || flags & (NEXT | WRITE) != 0 {
-                    return Err(broken("have a table where none may be"));
+                    return Err(broken("have a table where none is allowed"));
                 }
                 let entries = u64::from(segment.len) / DESCRIPTOR_BYTES;
                 let fits = u64::from(segment.len).is_multiple_of(DESCRIPTOR_BYTES)
@@ -319,7 +319,7 @@ impl Chain {
         } else if self.writable.is_empty() {
             self.readable.extend((segment.len > 0).then_some(segment));
         } else {
-            return Err("are to be read behind one that is to be written");
+            return Err("are readable behind a writable one");
         }
         Ok(())
     }

@@ -48,7 +48,7 @@ impl Driver {
 }
 
 #[test]
-fn requests_are_taken_in_order_and_come_back_in_any() {
+fn requests_are_completed_in_any_order() {
     let mut driver = Driver::new();
     let mut ring = driver.ring(AGREED);
     for round in 0..20_000u32 {
@@ -68,7 +68,7 @@ fn requests_are_taken_in_order_and_come_back_in_any() {
 }
 
 #[test]
-fn a_chain_is_what_is_read_and_what_is_written() {
+fn chain_has_readable_and_writable_segments() {
     let driver = Driver::new();
     let ring = driver.ring(AGREED);
     driver.describe(LAYOUT.descriptors, 5, (0x4000, 16, NEXT, 2));
@@ -90,25 +90,25 @@ fn a_chain_is_what_is_read_and_what_is_written() {
 }
 
 #[test]
-fn hostile_chains_end_with_a_word() {
+fn hostile_chains_are_refused_with_a_reason() {
     let table = (0x7000u64, 32u32, INDIRECT, 0u16);
     type Row = (&'static str, (u64, u32, u16, u16), (u64, u32, u16, u16), &'static str);
     let rows: [Row; 15] = [
-        ("itself", (0x4000, 1, NEXT, 0), (0, 0, 0, 0), "in a circle"),
-        ("to and fro", (0x4000, 1, NEXT, 1), (0x4000, 1, NEXT, 0), "in a circle"),
+        ("itself", (0x4000, 1, NEXT, 0), (0, 0, 0, 0), "form a loop"),
+        ("to and fro", (0x4000, 1, NEXT, 1), (0x4000, 1, NEXT, 0), "form a loop"),
         ("to nowhere", (0x4000, 1, NEXT, SIZE), (0, 0, 0, 0), "outside of their table"),
         ("behind the end", (MEMORY_BYTES, 1, 0, 0), (0, 0, 0, 0), "outside of guest memory"),
         ("over the end", (MEMORY_BYTES - 1, 2, 0, 0), (0, 0, 0, 0), "outside of guest memory"),
         ("around the end", (u64::MAX, 2, 0, 0), (0, 0, 0, 0), "outside of guest memory"),
-        ("nothing at all, nowhere", (u64::MAX, 0, NEXT, 0), (0, 0, 0, 0), "in a circle"),
+        ("nothing at all, nowhere", (u64::MAX, 0, NEXT, 0), (0, 0, 0, 0), "form a loop"),
         ("4 GiB", (0x4000, u32::MAX, NEXT, 1), (0x4000, 1, 0, 0), "outside of guest memory"),
-        ("wrong order", (0x4000, 1, NEXT | WRITE, 1), (0x4000, 1, 0, 0), "behind one that is to be written"),
+        ("wrong order", (0x4000, 1, NEXT | WRITE, 1), (0x4000, 1, 0, 0), "readable behind a writable one"),
         ("odd table", (0x7000, 17, INDIRECT, 0), (0, 0, 0, 0), "impossible size"),
         ("empty table", (0x7000, 0, INDIRECT, 0), (0, 0, 0, 0), "impossible size"),
         ("long table", (0, 16 * 1025, INDIRECT, 0), (0, 0, 0, 0), "impossible size"),
         ("table outside", (MEMORY_BYTES, 16, INDIRECT, 0), (0, 0, 0, 0), "impossible size"),
-        ("table and more", (0x7000, 16, INDIRECT | NEXT, 1), (0, 0, 0, 0), "where none may be"),
-        ("table that is written", (0x7000, 16, INDIRECT | WRITE, 1), (0, 0, 0, 0), "where none may be"),
+        ("table and more", (0x7000, 16, INDIRECT | NEXT, 1), (0, 0, 0, 0), "where none is allowed"),
+        ("table that is written", (0x7000, 16, INDIRECT | WRITE, 1), (0, 0, 0, 0), "where none is allowed"),
     ];
     for (name, first, second, says) in rows {
         let driver = Driver::new();
@@ -118,7 +118,7 @@ fn hostile_chains_end_with_a_word() {
         assert!(error.contains(says), "{name}: {error}");
     }
     let nested = [(0x7000, 16, INDIRECT, 0), (0x4000, 1, NEXT, 1)];
-    for (inner, says) in nested.into_iter().zip(["where none may be", "in a circle"]) {
+    for (inner, says) in nested.into_iter().zip(["where none is allowed", "form a loop"]) {
         let driver = Driver::new();
         driver.describe(LAYOUT.descriptors, 0, table);
         driver.describe(0x7000, 0, inner);
@@ -130,7 +130,7 @@ fn hostile_chains_end_with_a_word() {
     driver.describe(LAYOUT.descriptors, 0, table);
     let none = Agreed { indirect: false, ..AGREED };
     let error = driver.ring(none).chain(&driver.memory, 0).unwrap_err().to_string();
-    assert!(error.contains("where none may be"), "{error}");
+    assert!(error.contains("where none is allowed"), "{error}");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn hostile_positions_and_heads_are_refused() {
 }
 
 #[test]
-fn a_ring_lies_in_guest_memory_and_is_aligned() {
+fn ring_must_be_aligned_in_guest_memory() {
     let memory = Driver::new().memory;
     assert_eq!(LAYOUT.check(&memory), Ok(()));
     for size in [0, 3, 2048, u16::MAX] {
@@ -173,7 +173,7 @@ fn a_ring_lies_in_guest_memory_and_is_aligned() {
 }
 
 #[test]
-fn a_driver_is_signalled_when_it_wants_to_be() {
+fn driver_is_signalled_only_on_request() {
     let mut driver = Driver::new();
     let mut ring = driver.ring(AGREED);
     (0..4).for_each(|head| driver.offer(head));
@@ -203,7 +203,7 @@ fn a_driver_is_signalled_when_it_wants_to_be() {
 }
 
 #[test]
-fn the_next_process_takes_again_what_was_not_completed() {
+fn successor_takes_open_requests_again() {
     let mut driver = Driver::new();
     let area = Arc::new(GuestMemory::from_ranges(&[(GuestAddress(0), bytes_for(SIZE) as usize)]).unwrap());
     let start = |driver: &Driver| {

@@ -54,7 +54,7 @@ fn sequential_writes_cost_nothing_more() {
 /// collecting greedily costs the same with blocks of very many pages, and somewhat less with
 /// smaller ones.
 #[test]
-fn uniform_writes_cost_what_theory_says() {
+fn uniform_writes_cost_what_theory_predicts() {
     for spare in [70, 150, 280, 500] {
         let blocks = f64::from(PAGES) * (1.0 + f64::from(spare) / 1000.0) / 64.0;
         // Open blocks and blocks kept free are not spare area.
@@ -70,7 +70,7 @@ fn uniform_writes_cost_what_theory_says() {
 }
 
 #[test]
-fn what_is_not_used_or_trimmed_is_spare_area() {
+fn unused_or_trimmed_pages_are_spare_area() {
     let full = uniform(70, PAGES);
     let half = uniform(70, PAGES / 2);
     assert!(full > 4.0 && half < 1.3, "{full}, {half}");

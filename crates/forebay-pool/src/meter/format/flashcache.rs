@@ -43,7 +43,7 @@ pub const KEYS: &[Key] = keys! {
     dirty_write_hits = "`dirty_write_hit_blocks`", "", |c| c.dirty_write_hit_blocks;
     dirty_write_hit_percent = "`dirty_write_hits` of `writes`", "", |c| percent(c.dirty_write_hit_blocks, writes(c));
     replacement = "`evicted_blocks`",
-        "whole segments are emptied ahead of need, so who caused it is not known: all evictions are here", |c| c.evicted_blocks;
+        "whole segments are emptied ahead of need, so the cause is not known: all evictions are here", |c| c.evicted_blocks;
     write_replacement = "0", "see `replacement`", |_| 0;
     write_invalidates = "`write_invalidated_blocks`", "", |c| c.write_invalidated_blocks;
     read_invalidates = "`read_invalidated_blocks`",
@@ -58,7 +58,7 @@ pub const KEYS: &[Key] = keys! {
     metadata_ssd_writes = "`cache_metadata_writes`", "writes that carry no data: marks alone, summaries, checkpoints, superblocks", |c| c.cache_metadata_writes;
     cleanings = "`destaged_blocks`", "counted when the backing store has flushed them, not when written", |c| c.destaged_blocks;
     no_room = "`throttled_writes` + `fill_no_room_blocks`",
-        "a write never goes past the cache for want of room: it waits", |c| c.throttled_writes + c.fill_no_room_blocks;
+        "a write never bypasses the cache for lack of room: it waits", |c| c.throttled_writes + c.fill_no_room_blocks;
     front_merge = "`front_merged_blocks`", "", |c| c.front_merged_blocks;
     back_merge = "`back_merged_blocks`", "", |c| c.back_merged_blocks;
     disk_reads = "`backing_reads`", "operations of any size, not blocks", |c| c.backing_reads;
@@ -67,7 +67,7 @@ pub const KEYS: &[Key] = keys! {
     ssd_writes = "`cache_writes`", "operations of any size, not blocks; metadata is included", |c| c.cache_writes;
     uncached_reads = "`read_bypass_blocks`", "", |c| c.read_bypass_blocks;
     uncached_writes = "`write_bypass_blocks`", "writes of any size can be cached here, so there are fewer", |c| c.write_bypass_blocks;
-    uncached_IO_requeue = "`direct_waits`", "writes past the cache that waited for destage of their blocks", |c| c.direct_waits;
+    uncached_IO_requeue = "`direct_waits`", "bypass writes that waited for destage of their blocks", |c| c.direct_waits;
     uncached_sequential_reads = "`read_sequential_blocks`", "", |c| c.read_sequential_blocks;
     uncached_sequential_writes = "`write_sequential_blocks`", "", |c| c.write_sequential_blocks;
 };

@@ -28,7 +28,7 @@ fn about(about: &About) -> [(&'static str, &'static str, Value); 9] {
         ("connections", "Clients connected", about.connections.into()),
         ("io_engine", "How operations reach the kernel", about.io_engine.into()),
         ("rss_bytes", "Memory of the process, in bytes", about.rss_bytes.into()),
-        ("limited_by", "What keeps destage from being faster; null if unknown", about.limited_by.into()),
+        ("limited_by", "What limits the speed of destage; null if unknown", about.limited_by.into()),
     ]
 }
 

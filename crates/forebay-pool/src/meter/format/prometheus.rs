@@ -73,7 +73,7 @@ fn of_field(field: &Field, reports: &[&Report]) -> Family {
 }
 
 fn members(pools: &[&Report]) -> Family {
-    let mut family = Family::gauge("forebay_cache_members", "Devices of a mirrored cache, by how they stand");
+    let mut family = Family::gauge("forebay_cache_members", "Devices of a mirrored cache, by state");
     for report in pools {
         let Some(members) = report.about.members else { continue };
         for state in MemberState::ALL {

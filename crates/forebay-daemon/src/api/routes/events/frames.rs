@@ -1,13 +1,13 @@
 //! A subscription as server-sent events (the `text/event-stream` format of the HTML standard).
 //!
-//! | what | lines |
+//! | item | lines |
 //! | --- | --- |
-//! | start | `id` alone: where the stream begins, so that a client that gets nothing can still resume |
+//! | start | `id` alone: start of the stream, so that a client without frames can still resume |
 //! | event | `id`, `event` (its kind), `data` (JSON) |
-//! | gap | `event: gap`, `data`; with `id` unless resuming could still bring what is missing |
+//! | gap | `event: gap`, `data`; with `id` unless resuming could still return the missing events |
 //! | heartbeat | a comment and `id`: everything up to it was delivered or not wanted |
 //!
-//! The body is asked for more only when the socket takes more; meanwhile the bounded queue of the
+//! The body is polled only when the socket takes more; meanwhile the bounded queue of the
 //! subscription fills.
 
 use axum::response::sse::Event as Frame;
@@ -29,7 +29,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Frames of `subscription`, with a heartbeat whenever there was nothing for that long.
+    /// Returns the frames of `subscription`, with a heartbeat after each such time without a frame.
     pub(super) fn new(subscription: Subscription, heartbeat: Duration) -> Self {
         Self { subscription, heartbeat, silence: Box::pin(sleep(heartbeat)), begun: false }
     }
@@ -37,7 +37,8 @@ impl Frames {
     fn next_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Frame>> {
         if !self.begun {
             self.begun = true;
-            // Taken before the first event is: a resumed stream begins where the client left.
+            // Read the position before taking the first event: a resumed stream begins where the
+            // client left.
             return Poll::Ready(Some(at(Frame::default(), self.subscription.position())));
         }
         match Pin::new(&mut self.subscription).poll_next(context) {

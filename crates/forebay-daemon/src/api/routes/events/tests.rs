@@ -1,4 +1,4 @@
-//! Server-sent events over a real unix socket, with a client that knows just enough HTTP.
+//! Server-sent events over a real Unix socket, with a minimal HTTP client.
 
 use super::*;
 use forebay_admin::clock::ManualClock;
@@ -24,7 +24,7 @@ impl Stage {
         Self { hub: Hub::new(Arc::new(ManualClock::new(START_UNIX_NS)), limits) }
     }
 
-    /// Publishes events that say `1`, `2` ... about volume `db`.
+    /// Publishes events with the messages `1`, `2` ... about volume `db`.
     fn publish(&self, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
             self.hub.publish(NewEvent::new(EventKind::DestageFailed, number.to_string()).volume("db"));
@@ -70,8 +70,8 @@ impl Drop for Server {
     }
 }
 
-/// Sends a request; gives status and what follows the head. HTTP/1.0, so that the body comes
-/// without chunks.
+/// Sends a request; returns the status and a reader after the head. HTTP/1.0, so that the body
+/// comes without chunks.
 fn request(socket: &Path, line: &str, header: &str) -> (u16, BufReader<UnixStream>) {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -84,7 +84,7 @@ fn request(socket: &Path, line: &str, header: &str) -> (u16, BufReader<UnixStrea
     (head.split(' ').nth(1).unwrap().parse().unwrap(), reader)
 }
 
-/// The lines of the next frame; `None` at the end.
+/// Returns the lines of the next frame; `None` at the end.
 fn frame(reader: &mut impl BufRead) -> Option<Vec<String>> {
     let mut lines = Vec::new();
     loop {
@@ -100,7 +100,7 @@ fn frame(reader: &mut impl BufRead) -> Option<Vec<String>> {
     }
 }
 
-/// The next frame that is no heartbeat: its id, its event, and the JSON of its data.
+/// Returns the next frame that is no heartbeat: its ID, its event, and the JSON of its data.
 fn event(reader: &mut impl BufRead) -> (String, String, serde_json::Value) {
     let lines = std::iter::from_fn(|| frame(reader)).find(|lines| !lines[0].starts_with(':')).unwrap();
     let field = |name: &str| {
@@ -127,7 +127,7 @@ fn a_client_follows_leaves_and_resumes_by_last_event_id() {
     assert_eq!((last.as_str(), kind.as_str()), (id(2).as_str(), "destage.failed"));
     assert_eq!((&data["message"], &data["id"], &data["volume"]), (&"2".into(), &id(2).into(), &"db".into()));
     drop(stream);
-    stage.publish([3, 4]); // nobody is there
+    stage.publish([3, 4]); // no reader
 
     let (_, mut stream) =
         request(&server.socket, "GET /v1/events?after=oldest", &format!("Last-Event-ID: {last}\r\n"));
@@ -163,7 +163,7 @@ fn silence_is_broken_by_heartbeats_that_carry_the_position() {
     let server = Server::start(&stage.hub, HEARTBEAT);
     let (_, mut stream) = request(&server.socket, "GET /v1/events?kind=alarm", "");
     frame(&mut stream);
-    stage.publish([1, 2]); // not wanted
+    stage.publish([1, 2]); // filtered out
     let position = format!("id: {}", id(2));
     let heartbeat =
         std::iter::from_fn(|| frame(&mut stream)).take(100).find(|lines| lines.contains(&position));
@@ -177,7 +177,7 @@ fn a_client_that_does_not_read_does_not_hold_up_anybody() {
     let (_, mut stream) = request(&server.socket, "GET /v1/events", "");
     frame(&mut stream);
     // More than sockets and buffers take: at the end the queue stays full although the server has
-    // time to send.
+    // had time to send.
     let details = serde_json::json!("x".repeat(8_000));
     let stays_full = || {
         (0..20).all(|_| {
@@ -196,7 +196,7 @@ fn a_client_that_does_not_read_does_not_hold_up_anybody() {
     assert_eq!(stage.hub.stats().queued, 8);
     stage.publish([77]);
     let (last, gap) = std::iter::from_fn(|| Some(event(&mut stream)))
-        // Where the stream began, or the event before.
+        // The start of the stream, or the event before.
         .scan(id(0), |before, (id, kind, data)| Some((std::mem::replace(before, id), kind, data)))
         .find_map(|(before, kind, data)| (kind == "gap").then_some((before, data)))
         .unwrap();
