@@ -49,6 +49,7 @@ new PerformanceObserver((list) => {
 """
 # What a browser writes into its console by itself when an answer is an error, or there is none.
 OF_THE_BROWSER = re.compile(r"Failed to load resource: (net::ERR_|the server responded with a status of 401)")
+STEPS = ("tokens", "figures", "alarms", "hidden", "restart", "widths")
 WITHIN_MS = 60_000
 PICTURES_AFTER_MS = 90_000
 
@@ -346,9 +347,11 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("port", type=int)
-    parser.add_argument("steps", nargs="*", choices=["tokens", "figures", "alarms", "hidden", "restart", "widths"])
+    parser.add_argument("steps", nargs="*", help=f"of {', '.join(STEPS)}")
     parser.add_argument("--pictures", type=Path)
     options = parser.parse_args()
+    if not set(options.steps) <= set(STEPS):  # `choices` refuses no steps at all
+        parser.error(f"no such step: {' '.join(options.steps)}")
     forward = Forward(options.folder / "admin.sock")
     forward.start()
     names = ["db", "logs", "mail"] if options.pictures else ["db"]
