@@ -27,14 +27,21 @@ export function setAttribute(target, name, value) {
 
 /**
  * Children by key: `make(key)` makes one, `update(child, item)` brings it up to date. What stays is moved only if the order is
- * another one, so focus and selection stay too.
+ * another one, so focus and selection stay too. With `still`, children keep their order, and none comes or goes.
  */
 export class Keyed {
   constructor(parent, make, update) {
     Object.assign(this, { parent, make, update, children: new Map() });
   }
 
-  show(items, keyOf) {
+  show(items, keyOf, still = false) {
+    if (still && this.children.size > 0) {
+      for (const item of items) {
+        const child = this.children.get(keyOf(item));
+        if (child) this.update(child, item);
+      }
+      return;
+    }
     const keys = new Set(items.map(keyOf));
     for (const [key, child] of this.children) {
       if (!keys.has(key)) {

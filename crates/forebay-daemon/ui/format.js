@@ -68,3 +68,46 @@ export function time(when, now = new Date()) {
   const two = (number) => String(number).padStart(2, "0");
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock}`;
 }
+
+// Labels of an axis: of all its ticks at once, so that no two of them are the same, in one unit, with the decimals that they need. What
+// uPlot leaves out is null.
+
+const DECIMALS_MAX = 6;
+
+/** The decimals that all of these need. */
+function decimals(numbers) {
+  for (let digits = 0; digits < DECIMALS_MAX; digits += 1) {
+    if (numbers.every((number) => Math.abs(number * 10 ** digits - Math.round(number * 10 ** digits)) < 1e-6)) return digits;
+  }
+  return DECIMALS_MAX;
+}
+
+function labels(splits, divisor, unit) {
+  const numbers = splits.filter((split) => split !== null).map((split) => split / divisor);
+  const digits = decimals(numbers);
+  return splits.map((split) => {
+    if (split === null) return null;
+    const number = split / divisor;
+    return `${digits === 0 ? count(number) : number.toFixed(digits)}${unit}`;
+  });
+}
+
+const largest = (splits) => Math.max(0, ...splits.filter((split) => split !== null));
+
+export const ticks = {
+  count: (splits) => labels(splits, 1, ""),
+  percent: (splits) => labels(splits, 0.01, " %"),
+  bytes(splits) {
+    const units = [" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"];
+    const power = Math.max(0, Math.min(units.length - 1, Math.floor(Math.log2(largest(splits) || 1) / 10)));
+    return labels(splits, 1024 ** power, units[power]);
+  },
+  duration: (splits) => splits.map((split) => (split === null ? null : duration(split))),
+  /** Each tick of a logarithmic axis in its own unit. */
+  micros: (splits) => splits.map((split) => {
+    if (split === null) return null;
+    const [divisor, unit] = split < 1 ? [1e-3, " ns"] : split < 1e3 ? [1, " µs"] : split < 1e6 ? [1e3, " ms"] : [1e6, " s"];
+    return labels([split], divisor, unit)[0];
+  }),
+  eachBytes: (splits) => splits.map((split) => (split === null ? null : ticks.bytes([split])[0])),
+};

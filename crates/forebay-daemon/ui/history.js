@@ -24,6 +24,16 @@ export class History {
     }
   }
 
+  /** Adds columns to the row of this time. */
+  amend(time, values) {
+    const row = this.times.lastIndexOf(time);
+    if (row < 0) return;
+    for (const [name, value] of Object.entries(values)) {
+      if (!this.columns.has(name)) this.columns.set(name, new Array(this.times.length).fill(null));
+      this.columns.get(name)[row] = Number.isFinite(value) ? value : null;
+    }
+  }
+
   /** A gap, where nothing was known: lines end there. */
   gap(time) {
     if (this.times.length > 0) this.add(time, {});

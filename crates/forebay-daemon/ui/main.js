@@ -7,11 +7,13 @@ import { get, Refused, token } from "./api.js";
 import { Alarms } from "./alarms.js";
 import { followColours } from "./charts.js";
 import { Detail } from "./detail.js";
-import { byId, setAttribute, setText } from "./dom.js";
+import { byId, element, setAttribute, setText } from "./dom.js";
 import { Events } from "./events.js";
 import { bytes, duration, time } from "./format.js";
-import { Jobs } from "./jobs.js";
+import { isOpen, Jobs } from "./jobs.js";
 import { Pools } from "./pools.js";
+import { Ranking } from "./rank.js";
+import { keepHeights, pointsAt, releaseHeights } from "./still.js";
 import { Tiles } from "./tiles.js";
 import { Volumes } from "./volumes.js";
 
@@ -20,15 +22,21 @@ const CHANGES = "forebay-changes";
 
 class Page {
   constructor() {
-    Object.assign(this, { changes: false, overview: null, selected: null, answered: null, timer: null, looking: false, wake: false });
-    this.parts = [new Tiles(byId("tiles")), new Pools(byId("pools")), new Alarms(byId("alarms"), this), new Volumes(byId("volume-table"), this), new Jobs(byId("jobs"), this)];
+    Object.assign(this, { changes: false, mayOperate: false, ranking: new Ranking(), overview: null, selected: null, answered: null, timer: null, looking: false, wake: false });
+    this.alarms = new Alarms(byId("alarms"), this);
+    this.jobs = new Jobs(byId("jobs"), this);
+    this.parts = [new Tiles(byId("tiles")), new Pools(byId("pools")), this.alarms, new Volumes(byId("volume-table"), this), this.jobs];
+    // Boxes above something that can be clicked, whose height is that of their content.
+    this.boxes = [byId("pools"), byId("volume-table"), byId("detail-words")];
     this.detail = new Detail();
     this.events = new Events(byId("events"), byId("severity"), this);
     followColours();
     addEventListener("hashchange", () => this.choose());
     document.addEventListener("visibilitychange", () => this.visible());
     byId("sign-out").addEventListener("click", () => this.signOut());
-    const changes = byId("changes").querySelector("input");
+    byId("acknowledge").addEventListener("click", () => this.alarms.acknowledgeSome());
+    byId("cancel").addEventListener("click", () => this.jobs.cancelSome());
+    const changes = byId("allow");
     changes.checked = sessionStorage.getItem(CHANGES) === "yes";
     changes.addEventListener("change", () => {
       sessionStorage.setItem(CHANGES, changes.checked ? "yes" : "no");
@@ -63,6 +71,8 @@ class Page {
       const overview = await get("/v1/overview");
       this.answered = new Date();
       this.detail.remember(overview, began / 1000);
+      keepHeights(document.querySelector("main"), this.boxes);
+      this.ranking.take(overview);
       this.show(overview);
       // What is selected may be gone in the meantime.
       await this.detail.look(began / 1000).catch((error) => this.unlessUnknown(error));
@@ -85,19 +95,22 @@ class Page {
     this.overview = overview;
     document.querySelector("main").removeAttribute("data-waiting");
     this.choose(false);
-    const may = byId("changes");
-    may.hidden = !overview.may_operate;
-    this.changes = overview.may_operate && may.querySelector("input").checked;
+    this.mayOperate = overview.may_operate;
+    this.changes = this.mayOperate && byId("allow").checked;
+    byId("changes").hidden = !this.mayOperate;
+    byId("acknowledge").disabled = !this.changes || !overview.alarms.some((alarm) => !alarm.acknowledged);
+    byId("cancel").disabled = !this.changes || !overview.jobs.some((job) => isOpen(job) && !job.stopping);
     byId("sign-out").hidden = token.get() === null;
     const { daemon } = overview;
     setText(byId("about"), `${location.host}, version ${daemon.version}, up ${duration(Date.now() / 1000 - daemon.started_unix_s)}, ${bytes(daemon.resident_bytes)}`);
     const bad = overview.alarms_total > 0 ? `(${overview.alarms_total}) ` : "";
     document.title = `${bad}Forebay ${location.hostname}`;
+    setAttribute(byId("icon"), "href", bad ? "icon-alarm.svg" : "icon.svg");
     for (const part of this.parts) part.show(overview, this.selected);
     this.detail.show(overview);
   }
 
-  /** What the address says is selected; without a word, the first volume. */
+  /** The address says what is selected: what a person has chosen. Without that, the first volume in trouble, or the busiest. */
   choose(again = true) {
     const [, kind, name] = /^#(volume|pool)=(.*)$/.exec(location.hash) ?? [];
     let selected = null;
@@ -109,12 +122,15 @@ class Page {
       }
     }
     const { overview } = this;
-    if (!selected && overview?.volumes.length > 0) selected = `volume=${(overview.volumes.find((volume) => volume.state === "serving") ?? overview.volumes[0]).name}`;
+    const shown = this.selected?.startsWith("volume=") ? this.selected.slice("volume=".length) : null;
+    if (!selected && overview?.volumes.some((volume) => volume.name === shown) && pointsAt(document.querySelector("main"))) selected = this.selected;
+    if (!selected && overview?.volumes.length > 0) selected = `volume=${this.ranking.first(shown)}`;
     if (!selected && overview?.pools.length > 0) selected = `pool=${overview.pools[0].name}`;
     if (selected === this.selected) return;
     this.selected = selected;
     this.detail.select(selected);
     if (again && overview) {
+      releaseHeights(this.boxes);
       this.show(overview);
       this.look();
     }
@@ -160,14 +176,22 @@ class Page {
   }
 
   /** Asks whether something is to be done. */
-  ask(title, words, yes) {
+  ask(title, words, yes, choices = []) {
     const dialog = byId("ask");
+    byId("ask-choices").replaceChildren(...choices.map(({ value, label, checked }) =>
+      element("label", {}, element("input", { type: "checkbox", value, checked }), label)));
     setText(byId("ask-title"), title);
     setText(byId("ask-words"), words);
     setText(dialog.querySelector("button[value=yes]"), yes);
     dialog.returnValue = "no";
     dialog.showModal();
     return new Promise((answer) => dialog.addEventListener("close", () => answer(dialog.returnValue === "yes"), { once: true }));
+  }
+
+  /** Asks to which of several something is to be done: gives the values of those, none if it is left. */
+  async pick(title, words, yes, choices) {
+    if (!await this.ask(title, words, yes, choices)) return [];
+    return [...byId("ask-choices").querySelectorAll("input:checked")].map((one) => one.value);
   }
 
   /** Does something, and looks what came of it; a refusal is shown in the daemon's words. */

@@ -15,20 +15,20 @@ const TILES = [
   }],
   ["hits", ({ rates }) => {
     const [hits, misses] = [sum(rates, "read_hit_blocks_per_s"), sum(rates, "read_miss_blocks_per_s")];
-    return [percent(hits / (hits + misses)), "of blocks read, last 10 s"];
+    return [percent(hits / (hits + misses)), "of blocks read"];
   }],
   ["reads", ({ rates }) => [`${rate(sum(rates, "reads_per_s"))}/s`, `mean ${micros(mean(rates, "read_latency_mean_us", "reads_per_s"))}`]],
   ["writes", ({ rates }) => [`${rate(sum(rates, "writes_per_s"))}/s`, `mean ${micros(mean(rates, "write_latency_mean_us", "writes_per_s"))}`]],
-  ["dirty", ({ pools, volumes }) => {
-    const [dirty, capacity] = [sum(volumes, "dirty_bytes"), sum(pools, "capacity_bytes")];
+  ["dirty", ({ volumes }) => {
+    const dirty = sum(volumes, "dirty_bytes");
     const oldest = Math.max(0, ...volumes.map((volume) => volume.oldest_dirty_age_ns / 1e9));
-    return [bytes(dirty), dirty > 0 ? `${percent(dirty / capacity)}, oldest ${duration(oldest)}` : "nothing"];
+    return [bytes(dirty), dirty > 0 ? `oldest ${duration(oldest)}` : "nothing"];
   }],
-  ["destage", ({ rates }) => [bytesRate(sum(rates, "destaged_bytes_per_s")), `newly dirty ${bytesRate(sum(rates, "dirtied_bytes_per_s"))}`]],
-  ["flash", ({ poolRates }) => [bytes(sum(poolRates, "flash_written_bytes_per_s") * 86_400), "a day, as it is written now"]],
+  ["destage", ({ rates }) => [bytesRate(sum(rates, "destaged_bytes_per_s")), `new ${bytesRate(sum(rates, "dirtied_bytes_per_s"))}`]],
+  ["flash writes", ({ poolRates }) => [bytes(sum(poolRates, "flash_written_bytes_per_s") * 86_400), "a day, at this rate"]],
   ["lost", ({ volumes }) => {
     const lost = sum(volumes, "lost_bytes");
-    return [bytes(lost), lost > 0 ? "only the cache had them" : "nothing", lost > 0];
+    return [bytes(lost), lost > 0 ? "by the cache" : "nothing", lost > 0];
   }],
 ];
 

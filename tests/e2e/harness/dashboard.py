@@ -20,7 +20,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
 
 from .nbd import READ, WRITE, Client
 
@@ -47,8 +47,34 @@ new PerformanceObserver((list) => {
   }
 }).observe({ type: "layout-shift", buffered: true });
 """
+# The words that each canvas shows.
+CANVAS_WORDS = """
+const words = new WeakMap();
+const { clearRect, fillText } = CanvasRenderingContext2D.prototype;
+CanvasRenderingContext2D.prototype.clearRect = function (...where) {
+  words.set(this.canvas, []);
+  return clearRect.apply(this, where);
+};
+CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
+  if (!words.has(this.canvas)) words.set(this.canvas, []);
+  words.get(this.canvas).push(text);
+  return fillText.call(this, text, ...where);
+};
+window.wordsOf = (chart) => words.get(chart.querySelector("canvas")) ?? [];
+"""
+# Of each chart that has a plot: its title, the labels of its axes, the edges of its plot in its card, and its cursor.
+PLOTS = """
+[...document.querySelectorAll("#charts .chart")].filter((chart) => chart.querySelector("canvas")).map((chart) => {
+  const [card, over] = [chart, chart.querySelector(".u-over")].map((part) => part.getBoundingClientRect());
+  return { title: chart.querySelector("figcaption").firstChild.textContent, labels: window.wordsOf(chart),
+    edges: [over.left - card.left, over.right - card.left, over.top - card.top].map(Math.round),
+    cursor: chart.querySelector(".u-cursor-x").style.transform };
+})
+"""
+TIME = re.compile(r"\d\d:\d\d(:\d\d)?")
 # What a browser writes into its console by itself when an answer is an error, or there is none.
 OF_THE_BROWSER = re.compile(r"Failed to load resource: (net::ERR_|the server responded with a status of 401)")
+STEPS = ("tokens", "figures", "alarms", "hidden", "restart", "widths")
 WITHIN_MS = 60_000
 PICTURES_AFTER_MS = 90_000
 
@@ -116,7 +142,7 @@ class Stage:
         self.requests: list[Request] = []
 
     @contextlib.contextmanager
-    def page(self, port: int, *, dark: bool = False, width: int = 1280) -> Iterator[Page]:
+    def page(self, port: int, *, dark: bool = False, width: int = 1280, at: str = "") -> Iterator[Page]:
         context = self.browser.new_context(
             color_scheme="dark" if dark else "light", viewport={"width": width, "height": 900}, reduced_motion="reduce"
         )
@@ -124,18 +150,18 @@ class Stage:
         page.on("console", lambda said: self.said(said.type, said.text))
         page.on("pageerror", lambda error: self.wrong.append(f"an exception: {error}"))
         page.on("request", self.requested)
-        page.add_init_script(SHIFTS)
-        page.goto(f"http://localhost:{port}/")
+        page.add_init_script(SHIFTS + CANVAS_WORDS)
+        page.goto(f"http://localhost:{port}/ui/{at}" if at else f"http://localhost:{port}/")
         yield page
         context.close()
         self.check()
 
-    def every_look(self, port: int, after_ms: int = 300) -> Iterator[tuple[Page, bool, int]]:
+    def every_look(self, port: int, after_ms: int = 300, at: str = "") -> Iterator[tuple[Page, bool, int]]:
         """The page in light and dark, wide and narrow, all at once; each a while after it was live."""
         with contextlib.ExitStack() as pages:
             looks = []
             for dark, width in itertools.product((False, True), (1280, 390)):
-                looks.append((pages.enter_context(self.page(port, dark=dark, width=width)), dark, width))
+                looks.append((pages.enter_context(self.page(port, dark=dark, width=width, at=at)), dark, width))
             for page, _, _ in looks:
                 is_live(page)
             looks[0][0].wait_for_timeout(after_ms)
@@ -182,11 +208,68 @@ def eventually(what: str, is_so: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+def rows(page: Page) -> Locator:
+    return page.locator("#volume-table tbody tr")
+
+
+# The order of volumes with these loads, alarms and lost bytes, then with other loads; and the one that is shown first.
+RANKS = """
+import("/ui/rank.js").then(({ Ranking }) => {
+  const ranking = new Ranking();
+  const look = (loads) => ranking.take({
+    alarms: [["warned", "warning"], ["absent", "error"], [null, "error"]]
+      .map(([volume, severity]) => ({ volume, severity })),
+    volumes: Object.keys(loads).map((name) => (
+      { name, state: name === "absent" ? "absent" : "serving", lost_bytes: name === "lossy" ? 512 : 0 })),
+    volume_rates: Object.fromEntries(Object.entries(loads).map(([name, reads_per_s]) => [name, { reads_per_s }])),
+  });
+  const orders = [];
+  look({ idle: 0, calm: 10, busy: 100, warned: 5, lossy: 1, absent: 0 });
+  orders.push(ranking.names.join(" "), ranking.first(null), ranking.first("busy"), ranking.first("lossy"));
+  look({ calm: 120, busy: 100, idle: 0 });
+  orders.push(ranking.names.join(" "), ranking.first("lossy"), ranking.first("calm"), ranking.first("idle"));
+  look({ calm: 500, busy: 100, idle: 0 });
+  orders.push(ranking.names.join(" "));
+  return orders;
+})
+"""
+
+
+def order(page: Page) -> None:
+    say("volumes in trouble come first, then the busiest; equals do not change places")
+    first = ["lossy absent warned busy calm idle", "lossy", "lossy", "lossy"]
+    second = ["busy calm idle", "busy", "calm", "busy"]
+    assert page.evaluate(RANKS) == [*first, *second, "calm busy idle"]
+
+
+def charts(page: Page) -> None:
+    say("charts have distinct ticks, the same edges, and one axis of time")
+    plots = page.evaluate(PLOTS)
+    assert len(plots) == 6, plots
+    for plot in plots:
+        labels = plot["labels"]
+        assert len(labels) >= 4 and len(set(labels)) == len(labels), plot
+    assert len({tuple(plot["edges"]) for plot in plots}) == 1, plots
+    times = {plot["title"]: [label for label in plot["labels"] if TIME.fullmatch(label)] for plot in plots}
+    assert times.pop("Miss-ratio curve") == [], plots
+    assert len(set(map(tuple, times.values()))) == 1 and all(times.values()), times
+    page.locator("#charts .u-over").first.hover()
+    cursors = {plot["cursor"] for plot in page.evaluate(PLOTS) if plot["title"] in times}
+    assert len(cursors) == 1 and cursors != {""}, cursors
+    for splits, labels in {
+        "count([0, 0.25, 0.5, 0.75, 1])": ["0.00", "0.25", "0.50", "0.75", "1.00"],
+        "percent([0, 0.0005, 0.001])": ["0.00 %", "0.05 %", "0.10 %"],
+        "bytes([0, 524288, 1048576])": ["0.0 MiB", "0.5 MiB", "1.0 MiB"],
+        "micros([100, null, 1000, 10000])": ["100 µs", None, "1 ms", "10 ms"],
+    }.items():
+        assert page.evaluate(f"import('/ui/format.js').then(({{ ticks }}) => ticks.{splits})") == labels, splits
+
+
 def tokens(stage: Stage) -> None:
     say("without a token, with a wrong one, and with the one to look")
     with stage.page(stage.port) as page:
         expect(page.get_by_role("dialog")).to_be_visible(timeout=WITHIN_MS)
-        assert page.locator("#volume-table tbody tr").count() == 0, "something is shown without a token"
+        assert rows(page).count() == 0, "something is shown without a token"
         stage.sign_in(page, "wrong" * 8)
         expect(page.get_by_role("alert")).to_be_visible(timeout=WITHIN_MS)
         expect(page.get_by_role("alert")).not_to_be_empty(timeout=WITHIN_MS)
@@ -202,9 +285,13 @@ def tokens(stage: Stage) -> None:
 
 
 def figures(page: Page) -> None:
-    say("live figures of 64 volumes, in charts and in the table")
+    say("live figures of 64 volumes, in charts and in the table; the busiest is the first")
     is_live(page)
-    expect(page.locator("#volume-table tbody tr")).to_have_count(64)
+    expect(rows(page)).to_have_count(64)
+    expect(rows(page).first).to_contain_text("db")
+    expect(page.get_by_role("heading", name="Volume db")).to_be_visible()
+    for name in ("read latency", "write latency"):
+        expect(page.get_by_role("columnheader", name=name)).to_be_visible()
     eventually("no reads are shown", lambda: tile(page, "reads") not in ("-", "0/s"))
     seen = {tile(page, "reads")}
     eventually("figures stand still", lambda: len(seen.add(tile(page, "reads")) or seen) > 1)  # type: ignore[func-returns-value]
@@ -216,16 +303,26 @@ def figures(page: Page) -> None:
     expect(page.locator("#charts")).to_contain_text("limited by: ")
     expect(page.locator(".card").first).to_contain_text("endurance budget: ")
     expect(page.locator(".card").first).to_contain_text("lasts: ")
+    # The latency has come, and each chart has been drawn with it.
+    page.wait_for_timeout(2500)
+    charts(page)
+    order(page)
     say("keys: filter, order and choice")
     page.get_by_label("filter").fill("v3")
-    expect(page.locator("#volume-table tbody tr")).to_have_count(10)
+    expect(rows(page)).to_have_count(10)
     page.get_by_label("filter").fill("")
     page.get_by_role("columnheader", name="reads/s").get_by_role("button").focus()
     page.keyboard.press("Enter")
-    expect(page.locator("#volume-table tbody tr").first).to_contain_text("db")
+    expect(rows(page).first).to_contain_text("db")
     page.get_by_role("link", name="v07").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Volume v07")).to_be_visible()
+    say("a choice is kept, and the span of time as well")
+    page.wait_for_timeout(4500)
+    expect(page.get_by_role("heading", name="Volume v07")).to_be_visible()
+    plots = page.evaluate(PLOTS)
+    times = {tuple(label for label in plot["labels"] if TIME.fullmatch(label)) for plot in plots} - {()}
+    assert len(times) == 1, plots
     page.get_by_role("link", name="fast", exact=True).click()
     expect(page.get_by_role("heading", name="Pool fast")).to_be_visible()
     page.get_by_role("link", name="db", exact=True).click()
@@ -237,13 +334,34 @@ def alarms_and_jobs(stage: Stage, page: Page) -> None:
     say("an alarm appears; foreign text stays text; a job is cancelled by who may")
     job = page.locator(".jobs li").filter(has_text="flush of db")
     cancel = page.get_by_role("button", name="cancel flush of db")
+    expect(page.locator("#alarm-bar")).to_contain_text("no alarms")
+    expect(page.locator("#icon")).to_have_attribute("href", "icon.svg")
+    link = page.get_by_role("link", name="v07")
+    link.hover()
+    before = link.bounding_box()
     stage.api("POST", "/v1/volumes/db/flush")
     stage.api("DELETE", "/v1/volumes/old?how=keep")
+    expect(page.locator("#alarms-count")).to_have_text("1 alarm")
+    expect(page.locator("#alarms-first")).to_contain_text("volume.absent of old")
+    assert link.bounding_box() == before, "an alarm moves a link that is pointed at"
+    expect(page.locator("#icon")).to_have_attribute("href", "icon-alarm.svg")
+    expect(page.locator("#alarms")).to_be_hidden()
+    page.locator("#alarms-toggle").click()
+    expect(page.locator("#alarms")).to_be_visible()
+    expect(rows(page).first).to_contain_text("old")
+    expect(page.get_by_role("heading", name="Volume db")).to_be_visible()
     expect(page.locator(".alarms")).to_contain_text("volume.absent", timeout=WITHIN_MS)
     expect(job).to_be_visible(timeout=WITHIN_MS)
     assert "(1)" in page.title(), page.title()
-    expect(cancel).to_be_hidden()
+    some = [page.get_by_role("button", name=name, exact=True) for name in ("acknowledge", "cancel jobs")]
+    for button in (cancel, *some, page.get_by_role("button", name="acknowledge volume.absent")):
+        expect(button).to_be_disabled()
     page.get_by_label("allow changes").check()
+    for button in some:
+        expect(button).to_be_enabled()
+    page.get_by_role("button", name="cancel jobs").click()
+    expect(page.get_by_label("flush of db (")).to_be_checked()
+    page.get_by_role("button", name="leave it").click()
     cancel.click()
     page.get_by_role("button", name="leave it").click()
     expect(job).not_to_contain_text("cancelled")
@@ -253,7 +371,7 @@ def alarms_and_jobs(stage: Stage, page: Page) -> None:
     cancel.click()
     page.get_by_role("button", name="cancel the job").click()
     expect(job).to_contain_text("cancelled", timeout=WITHIN_MS)
-    expect(page.locator(".alarms")).to_contain_text('known to <img src=x onerror=alert(1)>"&', timeout=WITHIN_MS)
+    expect(page.locator(".alarms")).to_contain_text('acknowledged by <img src=x onerror=alert(1)>"&', timeout=WITHIN_MS)
     expect(page.locator(".events")).to_contain_text("acknowledged by <img src=x", timeout=WITHIN_MS)
     assert page.locator("img").count() == 1, "foreign text became markup"
 
@@ -300,12 +418,16 @@ def restart(stage: Stage, page: Page) -> None:
 
 
 def widths(stage: Stage, port: int) -> None:
-    say("light and dark, wide and narrow")
+    say("light and dark, wide and narrow, each with the alarm in its first screen")
+    stage.api("DELETE", "/v1/volumes/old?how=keep")
     colours = set()
     for page, _, width in stage.every_look(port):
         colours.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
         over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert over <= 0, f"at {width} px the page is {over} px too wide"
+        expect(page.locator("#alarms-count")).to_have_text("1 alarm")
+        bar = page.locator("#alarm-bar").bounding_box()
+        assert bar is not None and bar["y"] + bar["height"] < 200 and bar["width"] == width, bar
         shift, moved = page.evaluate("[window.shift, window.moved]")
         assert shift < 0.05, f"at {width} px what is there moves by {shift} while the page loads: {moved}"
     assert len(colours) == 2, colours
@@ -315,7 +437,7 @@ def pictures(stage: Stage, port: int, folder: Path) -> None:
     """What the documentation shows: under load, with a job and an alarm."""
     folder.mkdir(parents=True, exist_ok=True)
     stage.api("DELETE", "/v1/volumes/old?how=keep")
-    looks = stage.every_look(port, PICTURES_AFTER_MS)
+    looks = stage.every_look(port, PICTURES_AFTER_MS, "#volume=db")
     for number, (page, dark, width) in enumerate(looks):
         if number == 0:
             stage.api("POST", "/v1/volumes/db/flush")
@@ -346,9 +468,11 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("port", type=int)
-    parser.add_argument("steps", nargs="*", choices=["tokens", "figures", "alarms", "hidden", "restart", "widths"])
+    parser.add_argument("steps", nargs="*", help=f"of {', '.join(STEPS)}")
     parser.add_argument("--pictures", type=Path)
     options = parser.parse_args()
+    if not set(options.steps) <= set(STEPS):  # `choices` refuses no steps at all
+        parser.error(f"no such step: {' '.join(options.steps)}")
     forward = Forward(options.folder / "admin.sock")
     forward.start()
     names = ["db", "logs", "mail"] if options.pictures else ["db"]

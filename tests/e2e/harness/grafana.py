@@ -12,7 +12,7 @@ from typing import Any
 
 from .waiting import eventually
 
-VARIABLES = {"$__rate_interval": "10s", "$pool": ".*", "$volume": ".*"}
+VARIABLES = {"$__rate_interval": "10s", "$instance": ".*", "$pool": ".*", "$volume": ".*"}
 
 
 class Prometheus:

@@ -51,6 +51,7 @@ files! {
     "index.html" = HTML;
     "style.css" = CSS;
     "icon.svg" = "image/svg+xml";
+    "icon-alarm.svg" = "image/svg+xml";
     "main.js" = SCRIPT;
     "alarms.js" = SCRIPT;
     "api.js" = SCRIPT;
@@ -62,6 +63,8 @@ files! {
     "history.js" = SCRIPT;
     "jobs.js" = SCRIPT;
     "pools.js" = SCRIPT;
+    "rank.js" = SCRIPT;
+    "still.js" = SCRIPT;
     "tiles.js" = SCRIPT;
     "volumes.js" = SCRIPT;
     "uplot.js" = SCRIPT;
