@@ -201,6 +201,23 @@ def test_resize_that_the_file_cannot_take_is_done(daemon: Daemon, full: Path, fo
     daemon.stop()
 
 
+def test_shrink_that_the_file_cannot_take_is_done(daemon: Daemon, full: Path) -> None:
+    """The pool is smaller, which the error reports; the same command writes the file, and a reload keeps the size."""
+    before = daemon.pool("fast")["capacity_bytes"]
+    shrink = ["pool", "shrink", "fast", "--size", "32MiB"]
+    refused = daemon(*shrink, ok=False)
+    assert refused.code != 0 and "the configuration file has the old state" in refused.stderr, refused.describe()
+    shrunk = daemon.pool("fast")["capacity_bytes"]
+    assert shrunk < before
+    full.unlink()
+    daemon(*shrink)
+    daemon("reload")
+    assert daemon.pool("fast")["capacity_bytes"] == shrunk
+    daemon.restart()
+    assert daemon.pool("fast")["capacity_bytes"] == shrunk
+    daemon.stop()
+
+
 def test_growth_of_a_store_outlives_a_kill(daemon: Daemon, folder: Path) -> None:
     """The operator makes a backing file longer, and the volume with it; then the daemon is killed. Nobody else has
     written to the file."""

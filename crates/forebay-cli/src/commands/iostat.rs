@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use forebay_admin::{MessageId, VolumeInfo, VolumeState};
+use forebay_admin::{MessageId, PoolInfo, VolumeInfo, VolumeState};
 use serde_json::{Map, Value, json};
 
 use crate::client::{self, Admin, Client};
@@ -67,10 +67,10 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let interrupt = Interrupt::listen()?;
     let client = options.admin.client().interruptible(&interrupt);
     let Some(interval) = options.interval else {
-        let report = Report::since_open(&Sample::take(&client, &options.volume)?);
+        let report = Report::since_open(&Sample::first(&client, &options.volume)?);
         return show(&report, options.admin.json, &mut { HEADING_EVERY });
     };
-    let mut before = Sample::take(&client, &options.volume)?;
+    let mut before = Sample::first(&client, &options.volume)?;
     let (mut made, mut lines) = (0, HEADING_EVERY);
     while options.count.is_none_or(|count| made < count) {
         while before.at.elapsed() < interval {
@@ -115,26 +115,36 @@ impl Counters {
     /// Returns the number of requests on this path, and the sum of their latencies in nanoseconds.
     fn way(&self, way: &str) -> (u64, u64) {
         let total = self.object.as_ref().map(|object| &object["latency"][way]["total"]);
-        let count = total.and_then(|total| total["count"].as_u64()).unwrap_or(0);
-        let mean_us = total.and_then(|total| total["mean_us"].as_f64()).unwrap_or(0.0);
-        (count, (mean_us * 1e3 * count as f64) as u64)
+        let figure = |name: &str| total.and_then(|total| total[name].as_u64()).unwrap_or(0);
+        (figure("count"), figure("sum_ns"))
     }
 }
 
 /// The counters of all volumes at about one moment.
 struct Sample {
     at: Instant,
+    /// Names of all pools, those without volumes included; none if volumes were named.
+    pools: Vec<String>,
     volumes: BTreeMap<String, Counters>,
 }
 
 impl Sample {
+    /// The first sample of a watch: the volumes that are named must exist.
+    fn first(client: &Client, wanted: &[String]) -> Result<Self, Failure> {
+        let sample = Self::take(client, wanted)?;
+        let Some(unknown) = wanted.iter().find(|name| !sample.volumes.contains_key(*name)) else {
+            return Ok(sample);
+        };
+        let failure = Failure::not_found(MessageId::VolumeUnknown, format!("no volume {unknown}"));
+        Err(failure.hint("`forebay list` lists the volumes"))
+    }
+
     fn take(client: &Client, wanted: &[String]) -> Result<Self, Failure> {
         let mut volumes: Vec<VolumeInfo> = client::list(&client.get("/v1/volumes")?, "volumes")?;
-        if let Some(unknown) = wanted.iter().find(|name| volumes.iter().all(|volume| volume.name != **name)) {
-            let known: Vec<&str> = volumes.iter().map(|volume| volume.name.as_str()).collect();
-            return Err(Failure::not_found(MessageId::VolumeUnknown, format!("no volume {unknown}"))
-                .hint(format!("there are: {}", known.join(", "))));
-        }
+        let pools: Vec<PoolInfo> = match wanted.is_empty() {
+            true => client::list(&client.get("/v1/pools")?, "pools")?,
+            false => Vec::new(),
+        };
         volumes.retain(|volume| wanted.is_empty() || wanted.contains(&volume.name));
         let at = Instant::now();
         let of = |volume: &VolumeInfo| {
@@ -144,7 +154,21 @@ impl Sample {
             let object = served.then(|| client.get(&path).ok()).flatten();
             (volume.name.clone(), Counters { pool: volume.pool.clone(), object })
         };
-        Ok(Self { at, volumes: volumes.iter().map(of).collect() })
+        let pools = pools.into_iter().map(|pool| pool.name).collect();
+        Ok(Self { at, pools, volumes: volumes.iter().map(of).collect() })
+    }
+}
+
+/// Adds counts and times.
+fn sum(one: (u64, u64), other: (u64, u64)) -> (u64, u64) {
+    (one.0 + other.0, one.1.saturating_add(other.1))
+}
+
+/// Operations a second: with a decimal where they are few, so that one is not shown as none.
+fn rate(per_s: f64) -> Cell {
+    match per_s {
+        0.05..10.0 => Cell::from(format!("{per_s:.1}")),
+        _ => Cell::count(per_s as u64),
     }
 }
 
@@ -160,7 +184,8 @@ struct Figures {
     miss_blocks: u64,
     hits: (u64, u64),
     misses: (u64, u64),
-    write_time_ns: u64,
+    /// Writes that were answered: those that arrived can still wait.
+    answered_writes: (u64, u64),
     busy_ns: u64,
     dirty_blocks: u64,
     destaged_blocks: u64,
@@ -185,7 +210,7 @@ impl Figures {
             miss_blocks: difference("read_miss_blocks"),
             hits: way("read_hit"),
             misses: way("read_miss"),
-            write_time_ns: times[1],
+            answered_writes: ["write", "write_through", "write_past"].map(way).into_iter().fold((0, 0), sum),
             busy_ns: times.iter().sum(),
             dirty_blocks: new.get("dirty_blocks"),
             destaged_blocks: difference("destaged_blocks"),
@@ -201,9 +226,9 @@ impl Figures {
         self.written_bytes += other.written_bytes;
         self.hit_blocks += other.hit_blocks;
         self.miss_blocks += other.miss_blocks;
-        self.hits = (self.hits.0 + other.hits.0, self.hits.1 + other.hits.1);
-        self.misses = (self.misses.0 + other.misses.0, self.misses.1 + other.misses.1);
-        self.write_time_ns += other.write_time_ns;
+        self.hits = sum(self.hits, other.hits);
+        self.misses = sum(self.misses, other.misses);
+        self.answered_writes = sum(self.answered_writes, other.answered_writes);
         self.busy_ns += other.busy_ns;
         self.dirty_blocks += other.dirty_blocks;
         self.destaged_blocks += other.destaged_blocks;
@@ -221,14 +246,14 @@ impl Figures {
         let mean = |(count, time): (u64, u64)| Cell::nanos(time.checked_div(count));
         let bytes = |number: u64| Cell::bytes(self.rate(number) as u64);
         [
-            Cell::count(self.rate(self.reads) as u64),
-            Cell::count(self.rate(self.writes) as u64),
+            rate(self.rate(self.reads)),
+            rate(self.rate(self.writes)),
             bytes(self.read_bytes),
             bytes(self.written_bytes),
             Cell::from(percent(self.hit_blocks, self.hit_blocks + self.miss_blocks)),
             mean(self.hits),
             mean(self.misses),
-            mean((self.writes, self.write_time_ns)),
+            mean(self.answered_writes),
             Cell::from(format!("{:.1}", self.queue())),
             Cell::bytes(self.dirty_blocks.saturating_mul(4096)),
             bytes(self.destaged_blocks.saturating_mul(4096)),
@@ -246,7 +271,7 @@ impl Figures {
             "read_hit_ratio": (looked > 0).then(|| self.hit_blocks as f64 / looked as f64),
             "read_hit_wait_us": mean(self.hits),
             "read_miss_wait_us": mean(self.misses),
-            "write_wait_us": mean((self.writes, self.write_time_ns)),
+            "write_wait_us": mean(self.answered_writes),
             "queue": self.queue(),
             "dirty_bytes": self.dirty_blocks.saturating_mul(4096),
             "destaged_bytes_per_s": self.rate(self.destaged_blocks.saturating_mul(4096)),
@@ -276,7 +301,8 @@ impl Report {
     }
 
     fn of<'a>(now: &Sample, before: impl Fn(&str, &Counters) -> Option<(Option<&'a Counters>, f64)>) -> Self {
-        let mut pools: BTreeMap<String, BTreeMap<String, Option<Figures>>> = BTreeMap::new();
+        let mut pools: BTreeMap<String, BTreeMap<String, Option<Figures>>> =
+            now.pools.iter().map(|pool| (pool.clone(), BTreeMap::new())).collect();
         for (name, new) in &now.volumes {
             let known = new.object.as_ref().and_then(|_| before(name, new));
             let figures = known.map(|(old, seconds)| Figures::between(old, new, seconds));
@@ -315,7 +341,10 @@ impl Report {
             text += &format!("{:<most$}{names}\n", "pool");
         }
         for (pool, volumes) in &self.pools {
-            text += &line(&columns, pool, Self::total(volumes), most);
+            text += &match volumes.is_empty() {
+                true => without_figures(pool, "no volumes", most),
+                false => line(&columns, pool, Self::total(volumes), most),
+            };
             for (name, figures) in volumes {
                 text += &line(&columns, &format!("  {name}"), *figures, most);
             }
@@ -336,18 +365,27 @@ impl Report {
 }
 
 fn line(columns: &Columns, name: &str, figures: Option<Figures>, most: usize) -> String {
+    match figures {
+        Some(figures) => format!("{}{}", fitted(name, most), columns.line(&figures.cells())),
+        None => without_figures(name, "not served, or new", most),
+    }
+}
+
+fn without_figures(name: &str, why: &str, most: usize) -> String {
+    format!("{}  {why}\n", fitted(name, most))
+}
+
+/// A name in a column of this width.
+fn fitted(name: &str, most: usize) -> String {
     let name = harmless(name);
     let cut: String = match name.chars().count() > most {
         true => name.chars().take(most - 1).chain(['…']).collect(),
         false => name,
     };
-    match figures {
-        Some(figures) => format!("{cut:<most$}{}", columns.line(&figures.cells())),
-        None => format!("{cut:<most$}  not served, or new\n"),
-    }
+    format!("{cut:<most$}")
 }
 
-/// Returns a report of two busy volumes of one pool, and of one that is not served.
+/// A report of two busy volumes of one pool, and of one that is not served.
 #[cfg(test)]
 pub(super) fn example(width: Width) -> String {
     let figures = |reads: u64, writes: u64, hits: u64| Figures {
@@ -360,7 +398,7 @@ pub(super) fn example(width: Width) -> String {
         miss_blocks: (reads - hits) * 2,
         hits: (hits, hits * 140_000),
         misses: (reads - hits, (reads - hits) * 8_400_000),
-        write_time_ns: writes * 210_000,
+        answered_writes: (writes, writes * 210_000),
         busy_ns: hits * 140_000 + (reads - hits) * 8_400_000 + writes * 210_000,
         dirty_blocks: writes * 3,
         destaged_blocks: writes / 2,
@@ -383,11 +421,11 @@ mod tests {
 
     fn sample(at: Instant, volumes: Vec<(&str, Counters)>) -> Sample {
         let volumes = volumes.into_iter().map(|(name, counters)| (name.to_owned(), counters)).collect();
-        Sample { at, volumes }
+        Sample { at, pools: Vec::new(), volumes }
     }
 
     fn of(reads: u64) -> Value {
-        let total = json!({ "count": reads, "mean_us": 100.0 });
+        let total = json!({ "count": reads, "sum_ns": reads * 100_000 });
         json!({
             "uptime_ns": reads * 1_000_000, "reads": reads, "read_bytes": reads * 4096, "read_hit_blocks": reads / 2,
             "read_miss_blocks": reads / 2, "read_time_ns": reads * 100_000, "dirty_blocks": 3,
@@ -435,6 +473,34 @@ fast            600        0    2.3 MiB        0 B  50.0 %   100 µs         -  
         assert_eq!(report.json()["volumes"], json!({ "a": null, "b": null }));
         assert_eq!(report.json()["pools"]["fast"], Value::Null);
         assert_eq!(report.text(false, Width::of(80)).matches("not served").count(), 3);
+    }
+
+    #[test]
+    fn a_pool_without_volumes_has_a_line() {
+        let began = Instant::now();
+        let mut now = sample(began, vec![("a", counters("fast", of(10)))]);
+        now.pools = vec!["fast".into(), "spare".into()];
+        let report = Report::since_open(&now);
+        assert_eq!(report.json()["pools"]["spare"], Value::Null);
+        assert!(report.text(false, Width::of(80)).contains("spare       no volumes\n"));
+    }
+
+    #[test]
+    fn a_wait_is_counted_when_it_ends() {
+        let began = Instant::now();
+        let of = |writes: u64, answered: u64| {
+            let total = json!({ "count": answered, "sum_ns": answered * 5_000_000_000 });
+            json!({ "uptime_ns": 1, "writes": writes, "latency": { "write": { "total": total } } })
+        };
+        let at = |seconds, writes, answered| {
+            let volumes = vec![("a", counters("fast", of(writes, answered)))];
+            sample(began + Duration::from_secs(seconds), volumes)
+        };
+        let wait = |before: &Sample, now: &Sample| {
+            Report::between(before, now).json()["volumes"]["a"]["write_wait_us"].clone()
+        };
+        assert_eq!(wait(&at(0, 0, 0), &at(1, 1, 0)), Value::Null);
+        assert_eq!(wait(&at(1, 1, 0), &at(2, 1, 1)), 5e6);
     }
 
     #[test]

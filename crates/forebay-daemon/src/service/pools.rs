@@ -419,6 +419,9 @@ impl Service {
             (None, Some(size)) => {
                 let wanted = bytes(size)?;
                 let header = header_bytes(snapshot.devices.len() - 1);
+                if wanted == last + header && self.file_lacks_length(name, wanted)? {
+                    return Ok(all);
+                }
                 if wanted >= last + header {
                     let what =
                         format!("pool {name} uses only {} of {}", ByteSize(last + header), path.display());
@@ -490,6 +493,12 @@ impl Service {
         let lengths =
             now.last().map(|last| last.size_bytes).zip(pool.devices.last().map(|last| last.size_bytes));
         Ok(lengths.is_some_and(|(now, written)| now != written && (bytes.is_none() || bytes == now)))
+    }
+
+    /// As [`Self::lacks_length`], for a caller that does not hold [`Service::changing`].
+    fn file_lacks_length(&self, name: &str, bytes: u64) -> Result<bool, AdminError> {
+        let file = self.changing()?;
+        file.as_ref().map_or(Ok(false), |file| self.lacks_length(file, name, Some(bytes)))
     }
 
     /// Applies the changes that a reload found: added, removed or resized devices.

@@ -509,7 +509,10 @@ impl Service {
 
     fn shrink(&self, id: JobId, pool: &str, bytes: u64) -> Result<(), End> {
         let before = super::pools::parts(&self.pool_snapshot(pool)?);
-        self.shrink_to(id, &*self.handle(pool)?, bytes)?;
+        // An earlier job shrank the pool but could not write the file: this one writes it.
+        if bytes < before.iter().map(|(_, used)| used).sum() {
+            self.shrink_to(id, &*self.handle(pool)?, bytes)?;
+        }
         let count = self.pool_snapshot(pool)?.devices.len();
         let gone = before.get(count).map(|(path, used)| (path.as_path(), *used));
         let listed = gone.map(|gone| self.list_given_up(pool, gone));

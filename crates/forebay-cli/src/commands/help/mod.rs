@@ -74,6 +74,7 @@ fn command<'a>(whole: &'a mut clap::Command, words: &[String]) -> Option<&'a mut
 fn topics(width: Width) -> String {
     let blocks = markdown::parse(pages::INDEX);
     let mut text = "Show one with: forebay help TOPIC\n".to_owned();
+    let mut heading = String::new();
     for block in blocks {
         let markdown::Block::Table(_, rows) = block else { continue };
         for row in rows {
@@ -82,9 +83,11 @@ fn topics(width: Width) -> String {
                 names.split("(forebay help ").skip(1).filter_map(|rest| rest.split(')').next()).collect();
             let task = row.first().map_or("", String::as_str);
             match (named.as_slice(), names) {
-                ([], "") => text += &format!("\n{}\n", Paint::for_stdout().bold(task)),
+                // A heading without topics is for developers.
+                ([], "") => heading = format!("\n{}\n", Paint::for_stdout().bold(task)),
                 ([], _) => {}
                 (named, _) => {
+                    text += &std::mem::take(&mut heading);
                     let line = format!("{} - {task}", named.join(", "));
                     text += &wrapped(&line, width)
                         .lines()

@@ -76,7 +76,11 @@ fn window_object(rates: &Rates) -> Value {
 
 fn path_object(path: &PathSnapshot) -> Value {
     let windows = Window::ALL.iter().zip(&path.windows);
-    windows.map(|(window, summary)| (window.name().to_owned(), summary_object(summary))).collect()
+    let mut object: Value =
+        windows.map(|(window, summary)| (window.name().to_owned(), summary_object(summary))).collect();
+    // Exact, unlike the mean: differences over an interval need it.
+    object[Window::Total.name()]["sum_ns"] = path.sum_ns.into();
+    object
 }
 
 fn summary_object(summary: &Summary) -> Value {
