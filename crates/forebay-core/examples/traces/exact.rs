@@ -313,7 +313,7 @@ impl S3Fifo {
         }
     }
 
-    /// What was used begins anew; the first that was not is evicted.
+    /// Requeues used blocks with one use less, and evicts the first block without uses.
     fn evict_main(&mut self) {
         while let Some(block) = self.main.pop_front() {
             let uses = self.uses[&block];

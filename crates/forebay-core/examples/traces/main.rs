@@ -1,4 +1,4 @@
-//! Replays block traces through the engine in virtual time, beside exact policies: `traces SHARES
+//! Replays block traces through the engine in virtual time, next to exact policies: `traces SHARES
 //! FILE...`, for instance `traces 10,40 vm.bin`. `bench/traces` unpacks files, calls this, and
 //! makes tables of it.
 //!
