@@ -68,7 +68,7 @@ def test_volumes_come_and_go(served: Daemon) -> None:
     watch.signal(signal.SIGINT)
     assert watch.wait() == 0, watch.tail()
     assert len(served("iostat", "100ms", "3", "--json").stdout.splitlines()) == 3
-    served.refused("volume.unknown", "iostat", "--volume", "log", mentions=["db"])
+    served.refused("volume.unknown", "iostat", "--volume", "log", mentions=["log"])
     served.refused("cli.argument", "iostat", "0", code=2, mentions=["10ms"])
     served.stop()
 
