@@ -1,4 +1,5 @@
-//! The miss-ratio curve of the engine compared with the engine itself, in all the sizes of the curve.
+//! The miss-ratio curve of the engine compared with the engine itself, in all the sizes of the
+//! curve.
 //!
 //! One request is in flight: a block that two requests ask for at the same time counts as two
 //! misses of an engine, and as one of the curve.
