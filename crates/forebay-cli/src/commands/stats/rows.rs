@@ -24,20 +24,32 @@ fn number(object: &Value, name: &str) -> u64 {
     object[name].as_u64().unwrap_or(0)
 }
 
+/// A figure of a path of requests since the start.
+fn total(object: &Value, path: &str, figure: &str) -> u64 {
+    number(&object["latency"][path]["total"], figure)
+}
+
 /// Returns one line with the activity between two responses of the daemon.
 pub(super) fn line(heading: bool, (old, new): (&Value, &Value), took: Duration, width: Width) -> String {
     let difference = |name| number(new, name).saturating_sub(number(old, name));
     let rate = |name| (difference(name) as f64 / took.as_secs_f64()) as u64;
-    let mean = |time, operations| Cell::nanos(difference(time).checked_div(difference(operations)));
+    // Of the requests that were answered: those that arrived can still wait.
+    let mean = |paths: [&str; 3]| {
+        let sum = |figure| {
+            paths.iter().map(|path| total(new, path, figure).saturating_sub(total(old, path, figure))).sum()
+        };
+        let (time, count): (u64, u64) = (sum("sum_ns"), sum("count"));
+        Cell::nanos(time.checked_div(count))
+    };
     let many = |name| Cell::count(rate(name));
     let blocks = |blocks: u64| Cell::bytes(blocks.saturating_mul(4096));
     let (hits, misses) = (difference("read_hit_blocks"), difference("read_miss_blocks"));
     let cells = [
         many("reads"),
-        mean("read_time_ns", "reads"),
+        mean(["read_hit", "read_miss", "read_bypass"]),
         Cell::from(screen::percent(hits, hits.saturating_add(misses))),
         many("writes"),
-        mean("write_time_ns", "writes"),
+        mean(["write", "write_through", "write_past"]),
         many("flushes"),
         blocks(number(new, "dirty_blocks")),
         blocks(rate("destaged_blocks")),
@@ -57,9 +69,9 @@ mod tests {
 
     #[test]
     fn an_interval_shows_rates_and_not_sums() {
-        let old = json!({ "reads": 100, "read_time_ns": 0, "read_hit_blocks": 10, "read_miss_blocks": 10 });
+        let old = json!({ "reads": 100, "read_hit_blocks": 10, "read_miss_blocks": 10 });
         let new = json!({
-            "reads": 300, "read_time_ns": 2_000_000, "read_hit_blocks": 13, "read_miss_blocks": 11, "dirty_blocks": 256,
+            "reads": 300, "latency": { "read_hit": { "total": { "count": 200, "sum_ns": 2_000_000 } } }, "read_hit_blocks": 13, "read_miss_blocks": 11, "dirty_blocks": 256,
         });
         let of = |heading, width| line(heading, (&old, &new), Duration::from_secs(2), width);
         let expected = "    \
@@ -90,9 +102,10 @@ disk w/s, flushes/s, write
 
     #[test]
     fn every_width_has_whole_numbers_in_columns_that_do_not_move() {
+        let longest = json!({ "total": { "count": 1, "sum_ns": u64::MAX } });
         let most = json!({
-            "reads": u64::MAX, "read_time_ns": u64::MAX, "read_hit_blocks": u64::MAX, "read_miss_blocks": u64::MAX,
-            "writes": 1, "write_time_ns": u64::MAX, "flushes": 99_999_999, "dirty_blocks": u64::MAX,
+            "reads": u64::MAX, "latency": { "read_hit": longest, "write": longest }, "read_hit_blocks": u64::MAX, "read_miss_blocks": u64::MAX,
+            "writes": 1, "flushes": 99_999_999, "dirty_blocks": u64::MAX,
             "destaged_blocks": u64::MAX, "backing_reads": 100_000_000, "backing_writes": 12_345_678,
         });
         for columns in 40..=220 {
