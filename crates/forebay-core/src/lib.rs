@@ -1,9 +1,9 @@
 //! The Forebay cache engine: a deterministic state machine, `(now, event) -> actions`.
 //!
 //! It makes no system call, reads no clock, draws no random number and sees no payload byte. The
-//! daemon's runner and the simulator drive the same engine by the same rules, which are in [`api`].
-//! `ARCHITECTURE.md` has the guarantees of the engine and the numbered invariants (I1, I2, …) that
-//! the code refers to.
+//! thread of a pool and the simulator drive the same engine by the same rules, which are in
+//! [`api`]. `ARCHITECTURE.md` has the guarantees of the engine and the numbered invariants (I1, I2,
+//! …) that the code refers to.
 //!
 //! The modules, in the order of their imports: a module uses those above it.
 //!

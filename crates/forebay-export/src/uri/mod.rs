@@ -12,7 +12,7 @@
 //! | `fuse:/mnt/x/volume` | yes: a file, see `docs/use/fuse.md` | no |
 //! | `ublk:`, `ublk:name` | yes: a block device, see `docs/use/ublk.md` | no |
 //! | `vhost-user:/run/x.sock` | yes: a device of a virtual machine, see `docs/use/vhost-user.md` | no |
-//! | `s3:` | no | later |
+//! | `s3:` | no | no |
 //!
 //! Invariants
 //! - In `nbd`, `fuse:`, `vhost-user:` and `file:` URIs, `%41` is decoded; bare paths are taken
@@ -190,7 +190,7 @@ impl FromStr for ExportUri {
             "fuse" => parse_fuse(Text { example: EXAMPLE_FUSE, ..text }),
             "ublk" => parse_ublk(Text { example: EXAMPLE_UBLK, ..text }),
             "vhost-user" => parse_vhost_user(Text { example: EXAMPLE_VHOST_USER, ..text }),
-            "s3" => Err(text.error(0, "s3: is for backing stores, not for exports")),
+            "s3" => Err(text.error(0, "s3: is not supported")),
             "nbd+vsock" => Err(text.error(0, "NBD over vsock is not supported yet")),
             name => Err(text.error(0, format!("{name}: is not a scheme of exports"))),
         }
@@ -510,7 +510,7 @@ impl FromStr for BackingUri {
             "nbd" | "nbd+unix" | "nbds" | "nbds+unix" => {
                 Err(text.error(0, "NBD as a backing store is not supported yet, with or without TLS"))
             }
-            "s3" => Err(text.error(0, "s3: as a backing store is not supported yet")),
+            "s3" => Err(text.error(0, "s3: is not supported")),
             name if FOR_EXPORTS.contains(&name) => {
                 Err(text.error(0, format!("{name}: is for exports, not for backing stores")))
             }

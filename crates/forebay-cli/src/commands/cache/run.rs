@@ -96,7 +96,7 @@ impl Downtime {
         }
     }
 
-    /// Nothing if this process did not do both: an earlier one was interrupted.
+    /// Empty if this process did not do both: an earlier one was interrupted.
     fn words(&self) -> String {
         self.took.map_or_else(String::new, |took| {
             format!("the file system was unmounted for {:.2} s\n", took.as_secs_f64())
@@ -173,4 +173,26 @@ pub(super) fn way_back(begun: &Begun) -> Vec<Step> {
     let mut order = begun.begun.clone();
     order.sort_unstable();
     order.into_iter().rev().filter_map(|at| begun.plan.get(at)?.opposite()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::steps::Mounted;
+    use super::*;
+
+    #[test]
+    fn downtime_spans_unmount_to_mount() {
+        let mounted =
+            Mounted { source: "/dev/sdb".into(), point: "/srv/db".into(), kind: None, options: Vec::new() };
+        let [unmount, mount] = [Step::Unmount(mounted.clone()), Step::Mount(mounted)];
+        let mut downtime = Downtime::default();
+        // An earlier process unmounted it: the time is not known.
+        downtime.ends(&mount);
+        assert_eq!(downtime.words(), "");
+        downtime.begins(&unmount);
+        downtime.ends(&unmount);
+        assert_eq!(downtime.words(), "");
+        downtime.ends(&mount);
+        assert_eq!(downtime.words(), "the file system was unmounted for 0.00 s\n");
+    }
 }
