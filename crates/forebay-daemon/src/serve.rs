@@ -563,6 +563,6 @@ fn api_failed(error: ApiError) -> RunError {
     if let ApiError::Thread(error) = error {
         return AdminError::no_thread(&error).into();
     }
-    let hint = "or choose another: [daemon] of the configuration, `--admin SOCKET` of `forebay run`";
+    let hint = "another one: admin_socket or admin_tcp in [daemon] of the configuration, `--admin SOCKET` of `forebay run`";
     RunError::failed(MessageId::ApiListen, error, hint)
 }
