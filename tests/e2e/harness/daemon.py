@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import time
 import tomllib
 from collections.abc import Callable, Iterable
@@ -57,6 +56,9 @@ class Served:
             return False
 
         eventually(holds, seconds, what)
+
+    def wait_until_serving(self, seconds: float = READY_SECONDS) -> None:
+        self.wait_for(lambda: has_line(self.log, "daemon.serving", "forebay: serving"), "the daemon serves", seconds)
 
     def stop(self, seconds: float = 60) -> None:
         """SIGTERM: it must end with exit code 0."""
@@ -113,9 +115,6 @@ class Daemon(Served):
         self._spawn(self.forebay, ["serve", "--config", self.config_path, *args], **options)
         if wait:
             self.wait_until_serving()
-
-    def wait_until_serving(self, seconds: float = READY_SECONDS) -> None:
-        self.wait_for(lambda: has_line(self.log, "daemon.serving", "forebay: serving"), "the daemon serves", seconds)
 
     def restart(self, *args: object) -> None:
         self.stop()
@@ -206,9 +205,10 @@ class RunVolume(Served):
         return ["run", "--backing", f"file:{self.backing}", "--cache", cache, "--export", self.uri, *more]
 
     def start(self, *more: object, wait: bool = True, **options: Any) -> None:
-        process = self._spawn(self.forebay, self.args(*more), **options)
+        self._spawn(self.forebay, self.args(*more), **options)
         if wait:
-            self.wait_for(lambda: re.search(r"^ready: ", process.stdout(), re.M), "the volume is served")
+            # Its standard output has `ready:` earlier, when the admin API does not listen yet.
+            self.wait_until_serving()
 
     def refused(self, id: str, *more: object, **options: Any) -> Message:
         """`forebay run` with these words added must end by itself with a message of this id."""
