@@ -90,7 +90,7 @@ impl CrashedState {
         (disks.devices[CACHE], disks.damaged) = (device, true);
         disks.known = forebay_core::CacheMark::default(); // Ignore the age of the remains.
         let mut oracle = self.snapshot.oracle.clone();
-        oracle.relaxed = true;
+        oracle.doubt_everything();
         let ordered = vec![false; self.snapshot.ordered.len()];
         let (now, rng) = (self.snapshot.now, Rng::new(self.plan.seed));
         let snapshot = Snapshot { disks, oracle, now, rng, power: true, ordered };

@@ -45,6 +45,9 @@ struct Volume {
     /// Above its limit (since it was lowered, or since a crash) the level may only fall. This is
     /// its last value.
     ceiling: Option<u64>,
+    /// Blocks found lost so far. The level leaves them out, but not if the write-back that was in
+    /// flight turns out to have saved one.
+    lost: u64,
     /// Requests with lower numbers were submitted under other settings.
     grace: u64,
     period_since: u64,
@@ -84,6 +87,7 @@ impl DestageCheck {
                 && slow == 0
                 && whole
                 && plan.truncations.is_empty()
+                && plan.stalls.is_empty()
                 && plan.late_starts.is_none()
                 && plan.faults == FaultPlan::default(),
             largest: 0,
@@ -112,6 +116,7 @@ impl DestageCheck {
             grace: next_request,
             period_since: now,
             held_since: None,
+            lost: state.lost,
         };
     }
 
@@ -147,6 +152,11 @@ impl DestageCheck {
             ensure!(owed <= allowed, "{owed} bytes more than max_destage_bytes_per_s = {rate} allows");
         }
         Ok(())
+    }
+
+    /// Notes that a dirty block of a volume was found lost.
+    pub(crate) fn note_lost(&mut self, volume: usize) {
+        self.volumes[volume].lost += 1;
     }
 
     /// Checks levels and ages. `oldest` is the lowest number of the requests in flight.
@@ -230,7 +240,10 @@ impl DestageCheck {
             return Ok(());
         }
         let ceiling = state.ceiling.unwrap_or(level).max(bound);
-        ensure!(level <= ceiling, "volume {index}: {level} blocks dirty, the limit is {high} ({settings:?})");
+        ensure!(
+            level <= ceiling + state.lost,
+            "volume {index}: {level} blocks dirty, the limit is {high} ({settings:?})"
+        );
         state.ceiling = Some(level);
         Ok(())
     }

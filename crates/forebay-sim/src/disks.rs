@@ -2,7 +2,7 @@
 //! owner.
 
 use crate::device::SimDevice;
-use crate::dirty_slots::DirtySlots;
+use crate::log_account::LogAccount;
 use crate::oracle::Oracle;
 use crate::plan::Plan;
 use crate::rng::Rng;
@@ -161,8 +161,8 @@ pub struct Disks {
     pub suspicions: Vec<Suspicion>,
     /// Settings that the operator last gave the volumes.
     pub settings: Vec<VolumeSettings>,
-    /// The dirty blocks written to the cache device, by place.
-    pub dirty_slots: DirtySlots,
+    /// The blocks written to the cache device, by place and by batch.
+    pub log: LogAccount,
     /// The cache device has lost or changed data.
     pub damaged: bool,
     /// An extension was lost, and one of its segments does not reveal its use: blocks that are
@@ -181,8 +181,7 @@ pub struct Disks {
     pub record: Option<Record>,
     /// The state of the members of a mirrored cache.
     pub member_notes: Option<MemberNotes>,
-    /// The owner's record of the progress of the cache: always up to date, so that a wrong refusal
-    /// of a cache is noticed.
+    /// The owner's record of the progress of the cache.
     pub known: CacheMark,
 }
 
@@ -231,7 +230,9 @@ impl Moment {
         } else {
             oracle.kill();
         }
-        oracle.relaxed |= disks.damaged;
+        if disks.damaged {
+            oracle.doubt(disks.log.behind_damage());
+        }
         Snapshot { disks, oracle, now: self.now + 1_000_000, rng, power, ordered: self.ordered.clone() }
     }
 }

@@ -213,16 +213,14 @@ impl Run {
                 read_everything(&mut world)?;
                 set_faults(&mut world);
             }
-            if !relaxed {
-                self.work(&mut world, Workload::new(plan.requests, plan.depth, !plan.faults.damages()))?;
-            }
+            self.work(&mut world, Workload::new(plan.requests, plan.depth, !plan.faults.damages()))?;
         } else if !world.stopped {
             ensure!(relaxed || world.had_errors(), "does not open: {:?}", world.engine.status());
         }
         nothing_shows(&self.plan, &world.disks.devices[0])?;
         self.close(&world)?;
         let next = world.snapshots.pop();
-        if world.stopped || relaxed || !rng.chance(3, 4) {
+        if world.stopped || !serves(&world) || !rng.chance(3, 4) {
             return Ok(next);
         }
         Ok(Some(world.crash()))
@@ -263,9 +261,7 @@ impl Run {
         if serves {
             world.trap = Trap::Off;
             read_everything(&mut world)?;
-            if !world.oracle.relaxed {
-                self.afterlife(&mut world, plan, depth)?;
-            }
+            self.afterlife(&mut world, plan, depth)?;
         }
         self.close(&world)?;
         for next in std::mem::take(&mut world.snapshots) {

@@ -22,7 +22,7 @@ pub mod rng;
 
 // Devices and memory.
 pub mod device;
-mod dirty_slots;
+mod log_account;
 pub mod memory;
 
 // The plan of a run.

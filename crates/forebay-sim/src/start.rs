@@ -5,8 +5,8 @@ use crate::cipher::encrypted;
 use crate::content::Content;
 use crate::counter_check::PARTS;
 use crate::device::SimDevice;
-use crate::dirty_slots::DirtySlots;
 use crate::disks::{AttachState, CACHE, Disks, MemberNotes, Risk, Snapshot, VolumeStatus, device_of};
+use crate::log_account::LogAccount;
 use crate::oracle::Oracle;
 use crate::plan::{Plan, VolumePlan};
 use crate::rng::{Rng, mix};
@@ -61,7 +61,7 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
             .iter()
             .map(|volume| VolumeSettings { mode: volume.mode, ..plan.settings })
             .collect(),
-        dirty_slots: DirtySlots::new(&plan.geometry, plan.cache_bytes_max()),
+        log: empty_log(plan),
         damaged: false,
         untold: false,
         extension_lost: false,
@@ -74,6 +74,13 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     };
     let ordered = vec![false; plan.volumes.len()];
     Ok(Snapshot { disks, oracle, now: 1_000_000, rng, power: true, ordered })
+}
+
+/// Returns the account of a cache that was just formatted.
+fn empty_log(plan: &Plan) -> LogAccount {
+    let blocks = plan.volumes.iter().map(|volume| volume.bytes_max.div_ceil(BLOCK_BYTES as u64));
+    let blocks = plan.faults.damages().then(|| blocks.collect());
+    LogAccount::new(&plan.geometry, plan.cache_bytes_max(), blocks)
 }
 
 pub(crate) fn first_volumes(plan: &Plan) -> Vec<VolumeStatus> {
@@ -203,7 +210,7 @@ pub(crate) fn replace_cache(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> Re
         return Ok(());
     }
     disks.devices[CACHE] = new_cache(plan, &disks.volumes)?;
-    disks.dirty_slots = DirtySlots::new(&plan.geometry, plan.cache_bytes_max());
+    disks.log = empty_log(plan);
     (disks.cache_bytes, disks.record) = (plan.cache_bytes, None);
     disks.known = CacheMark::default(); // A new cache has no record.
     Ok(())

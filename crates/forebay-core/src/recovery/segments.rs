@@ -185,6 +185,9 @@ impl Recovery {
         result: Result<&[u8], DeviceFailure>,
     ) -> Result<(), OpenError> {
         let at = cx.map.segments[number as usize].summary_block;
+        if fault::planted(PlantedBug::SkipBehindDamage) && self.is_behind_damage(cx, number) {
+            return Ok(());
+        }
         let found = result.ok().and_then(|bytes| summary_payload(bytes, cx.place(number), at));
         if found.as_ref().is_some_and(|(header, _)| self.is_later(header)) {
             self.forget_earlier_use(cx, number);
@@ -210,6 +213,13 @@ impl Recovery {
             self.restore(cx, number, index, Key::new(item.volume, item.block), item.crc32c, rest);
         }
         self.account(cx, number)
+    }
+
+    /// Returns true if the summary of the segment before this one was found damaged.
+    fn is_behind_damage(&self, cx: &Context, number: u32) -> bool {
+        let Some(before) = number.checked_sub(1) else { return false };
+        let (found, listed) = (&cx.map.segments[before as usize], &self.checkpoint.segments[before as usize]);
+        listed.summary_block > 0 && found.has_table() && found.summary_block == 0
     }
 
     /// As `restore`, for a whole segment of a cache without ordered volumes.

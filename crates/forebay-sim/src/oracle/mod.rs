@@ -30,13 +30,16 @@
 //!
 //! **Damage.** Where a fault was injected into the only copy, the world marks the block as tainted:
 //! an I/O error is then legal. In runs with damage to the cache device, the oracle keeps all
-//! contents that a sector ever had, and after a crash every one of them is legal
-//! ([`Oracle::relaxed`]): the documented limit.
+//! contents that a sector ever had. A crash may end the log at the damage: the blocks that were
+//! logged behind it are *unknown* afterwards ([`Oracle::doubt`]). Any earlier content is legal
+//! there, and an error. The first read settles it, as after any crash; a write of the whole sector
+//! ends it. A later power cut before the next FLUSH makes the sector unknown again. All other
+//! blocks are judged as if nothing were damaged.
 
 use crate::content::Content;
 use crate::image::Image;
 use forebay_format::{SECTOR_BYTES, SECTORS_PER_BLOCK};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
@@ -145,8 +148,13 @@ pub struct Oracle {
     reads: BTreeSet<u64>,
     keep_history: bool,
     keep_dead: bool,
-    /// After a crash with damage on the cache device: any earlier content and any error is legal.
+    /// There was a crash with damage on the cache device: it may be refused.
     pub relaxed: bool,
+    /// Sectors whose content damage may have changed at a crash, and the step since which the
+    /// content is known but not yet flushed.
+    unknown: BTreeMap<(usize, u64), u64>,
+    /// Every sector is unknown, for good.
+    all_unknown: bool,
     /// Blocks whose only copy may be damaged: an I/O error is legal there.
     pub tainted: BTreeSet<(usize, u64)>,
 }
@@ -193,6 +201,8 @@ impl Oracle {
             keep_history,
             keep_dead,
             relaxed: false,
+            unknown: BTreeMap::new(),
+            all_unknown: false,
             tainted: BTreeSet::new(),
         }
     }
@@ -270,6 +280,9 @@ impl Oracle {
             if is_whole(sector, offset, len) {
                 return parts == 0 && count < WRITERS_MAX;
             }
+            if self.is_unknown(volume, sector, self.step) {
+                return false;
+            }
             count == 0 && versions.iter().filter(|version| version.current()).count() == 1
         })
     }
@@ -314,6 +327,9 @@ impl Oracle {
     pub fn end_write(&mut self, ticket: WriteTicket, ok: bool, fua: bool) {
         let (step, oldest) = (self.begin(), self.oldest_read());
         for sector in ticket.first..ticket.first + ticket.count {
+            if ok {
+                self.know(ticket.volume, sector, step, fua);
+            }
             self.edit(ticket.volume, sector, |versions| {
                 for version in versions.iter_mut() {
                     if version.submitted == ticket.submitted && version.acked == NEVER {
@@ -336,6 +352,7 @@ impl Oracle {
     pub fn flushed(&mut self, volume: usize, begun: u64) {
         let (step, oldest) = (self.begin(), self.oldest_read());
         self.volumes[volume].flushed = self.volumes[volume].flushed.max(begun);
+        self.unknown.retain(|(of, _), since| *of != volume || *since >= begun);
         self.edit_busy(volume, |_, versions| {
             forget(versions, step, oldest, |version| version.superseded <= begun)
         });
@@ -369,6 +386,46 @@ impl Oracle {
             }
             Vec::new()
         });
+    }
+
+    /// Notes a crash with damage that may have changed the contents of these blocks: after it any
+    /// earlier content of them is legal, and an error.
+    pub fn doubt(&mut self, blocks: Vec<(usize, u64)>) {
+        self.relaxed = true;
+        let known = self.unknown.values_mut();
+        known.for_each(|since| *since = NEVER);
+        for (volume, block) in blocks {
+            let first = block * SECTORS_PER_BLOCK as u64;
+            let end = (first + SECTORS_PER_BLOCK as u64).min(self.sectors(volume));
+            self.unknown.extend((first..end).map(|sector| ((volume, sector), NEVER)));
+        }
+    }
+
+    /// Like [`Oracle::doubt`], for all blocks, for good.
+    pub fn doubt_everything(&mut self) {
+        (self.relaxed, self.all_unknown) = (true, true);
+    }
+
+    /// Returns true if damage may have changed what a read submitted at step `begun` finds.
+    fn is_unknown(&self, volume: usize, sector: u64, begun: u64) -> bool {
+        self.all_unknown || self.unknown.get(&(volume, sector)).is_some_and(|since| *since > begun)
+    }
+
+    /// Returns true if damage may have changed any of these blocks.
+    #[must_use]
+    pub fn is_any_unknown(&self, volume: usize, first: u64, end: u64) -> bool {
+        let block = SECTORS_PER_BLOCK as u64;
+        let mut sectors = self.unknown.range((volume, first * block)..(volume, end * block));
+        self.all_unknown || sectors.any(|(_, since)| *since == NEVER)
+    }
+
+    /// Notes that the content of a sector is known since this step; `durable`: after any crash too.
+    fn know(&mut self, volume: usize, sector: u64, step: u64, durable: bool) {
+        if durable {
+            self.unknown.remove(&(volume, sector));
+        } else if let Some(since) = self.unknown.get_mut(&(volume, sector)) {
+            *since = (*since).min(step);
+        }
     }
 
     /// Returns true if a sector holds its content after any crash: no write followed the last FLUSH
@@ -449,18 +506,21 @@ impl Oracle {
             let bytes = &found[(start - offset) as usize..(end - offset) as usize];
             let at = (start - sector * SECTOR) as usize;
             let versions = self.versions(volume, sector);
+            let is_unknown = self.is_unknown(volume, sector, begun);
             if let [only] = versions
                 && only.content.is_part(at, bytes)
+                && !is_unknown
             {
                 continue;
             }
             let legal = |version: &Version| version.superseded > begun && version.content.is_part(at, bytes);
-            if versions.iter().any(legal) {
-                if bytes.len() == SECTOR_BYTES {
-                    self.settle(volume, sector, bytes, begun);
-                }
-            } else if !(self.relaxed && self.in_history(volume, sector, at, bytes)) {
+            if !versions.iter().any(legal) && !(is_unknown && self.in_history(volume, sector, at, bytes)) {
                 return Err(self.wrong(volume, sector, bytes, begun));
+            }
+            if bytes.len() == SECTOR_BYTES && is_unknown {
+                self.adopt(volume, sector, bytes, begun);
+            } else if bytes.len() == SECTOR_BYTES {
+                self.settle(volume, sector, bytes, begun);
             }
         }
         Ok(())
@@ -511,7 +571,7 @@ impl Oracle {
             current += 1;
             open |= !settles(version);
         }
-        if current < 2 || open || self.relaxed {
+        if current < 2 || open {
             return;
         }
         let step = self.step;
@@ -527,6 +587,23 @@ impl Oracle {
                 v.submitted != seen.submitted && (undone || lost)
             });
             gone.collect()
+        });
+    }
+
+    /// Takes the content that a read found in an unknown sector as its only version, unless the
+    /// read overlapped a writer.
+    fn adopt(&mut self, volume: usize, sector: u64, found: &[u8], begun: u64) {
+        let overlaps = |v: &Version| v.submitted > begun || v.acked == NEVER || v.acked > begun;
+        let Ok(found) = found.try_into() else { return };
+        if self.all_unknown || self.versions(volume, sector).iter().any(overlaps) {
+            return;
+        }
+        let step = self.begin();
+        self.know(volume, sector, step, false);
+        self.edit(volume, sector, |versions| {
+            let gone = core::mem::take(versions);
+            versions.push(Version { doubt: Doubt::Power, ..settled(Content::of(found), begun) });
+            gone
         });
     }
 
@@ -558,7 +635,8 @@ impl Oracle {
             }
             image.read(first * SECTOR, bytes);
             for (sector, found) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
-                if !self.tainted.contains(&(volume, sector / SECTORS_PER_BLOCK as u64)) {
+                let is_tainted = self.tainted.contains(&(volume, sector / SECTORS_PER_BLOCK as u64));
+                if !is_tainted && !self.is_unknown(volume, sector, self.step) {
                     self.check_at_rest(volume, sector, found).map_err(|why| format!("{what}: {why}"))?;
                 }
             }

@@ -199,3 +199,31 @@ fn failed_write_allows_old_and_new_data() {
     o.end_write(two, true, false);
     legal(&o, &[2]);
 }
+
+#[test]
+fn damage_leaves_all_contents_until_a_read() {
+    let mut o = Oracle::new(&[128], true, false, |_, _| Some(Content::Zero));
+    for tag in [1, 2, 3] {
+        let written = write(&mut o, tag);
+        o.end_write(written, true, true);
+    }
+    o.power_cut();
+    legal(&o, &[3]);
+    o.doubt(vec![(0, 0)]);
+    legal(&o, &[0, 1, 2, 3]);
+    assert!(!o.can_write(0, 0, 100) && o.can_write(0, 0, 512));
+    assert!(read(&mut o, 1));
+    legal(&o, &[1]);
+    // Not flushed: another crash with damage may bring back any of them, and a later one may not.
+    o.power_cut();
+    o.doubt(Vec::new());
+    legal(&o, &[0, 1, 2, 3]);
+    let written = write(&mut o, 4);
+    o.end_write(written, true, false);
+    legal(&o, &[4]);
+    let flush = o.begin();
+    o.flushed(0, flush);
+    o.power_cut();
+    o.doubt(Vec::new());
+    legal(&o, &[4]);
+}

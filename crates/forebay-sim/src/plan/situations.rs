@@ -234,6 +234,12 @@ impl Plan {
         self.sample = 50;
     }
 
+    pub(super) fn rot_and_crashes(&mut self, rng: &mut Rng) {
+        self.only_writeback(rng);
+        self.faults = FaultPlan { rot: rng.pick(&[10_000, 50_000]), ..FaultPlan::default() };
+        (self.mix.flush, self.death, self.sample) = (15, None, 100);
+    }
+
     pub(super) fn rot_and_flushes(&mut self, rng: &mut Rng) {
         self.only_writeback(rng);
         self.faults = FaultPlan { rot: 30_000, ..FaultPlan::default() };

@@ -156,7 +156,7 @@ impl World {
         if device == CACHE {
             self.check_cache_write(offset, u64::from(len))?;
             if header > 0 {
-                self.disks.dirty_slots.batch(offset, &data[..header])?;
+                self.disks.log.batch(offset, &data[..header])?;
             }
         }
         if device == CACHE {
@@ -194,7 +194,7 @@ impl World {
             if self.engine.status() == Status::Opening {
                 self.check_rewrite(offset, &data)?;
             } else {
-                self.disks.dirty_slots.batch(offset, data.get(..BLOCK_BYTES).unwrap_or_default())?;
+                self.disks.log.batch(offset, data.get(..BLOCK_BYTES).unwrap_or_default())?;
             }
         }
         self.submit_to_cache(op, offset, Vec::new(), data, 0)
@@ -557,7 +557,7 @@ impl World {
             // One member of two: the other one has a copy of the dirty data.
             self.errors[CACHE] += u64::from(device != CACHE && self.is_cache(device));
         } else if device == CACHE && len > 0 {
-            self.oracle.tainted.extend(self.disks.dirty_slots.hit(offset, len));
+            self.oracle.tainted.extend(self.disks.log.hit(offset, len));
         }
     }
 
@@ -566,7 +566,8 @@ impl World {
         self.counters.faults += 1;
         self.errors[CACHE] += 1;
         self.disks.damaged = true;
-        self.oracle.tainted.extend(self.disks.dirty_slots.hit(offset, len));
+        self.disks.log.note_damage(offset, len);
+        self.oracle.tainted.extend(self.disks.log.hit(offset, len));
     }
 
     /// Checks that the device, or each member that counts, holds the engine's snapshot.
@@ -619,6 +620,7 @@ impl World {
             Notice::BlockDamaged { volume, lost, .. } => {
                 if lost {
                     self.lost_at[usize::from(volume.0)] = Some(self.oracle.begin());
+                    self.destage_check.note_lost(usize::from(volume.0));
                 }
                 self.counters.damaged_blocks += 1;
                 self.books.note_damage();

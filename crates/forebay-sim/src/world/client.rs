@@ -325,10 +325,14 @@ impl World {
         let volume = pending.volume;
         let changes = !matches!(pending.kind, RequestKind::Read | RequestKind::Prefetch);
         let refused = changes && (self.refused || self.refusals > pending.refusals);
-        if self.oracle.relaxed || self.errors_near(volume) > pending.errors || refused {
+        if self.errors_near(volume) > pending.errors || refused {
             return true;
         }
         if pending.kind == RequestKind::Flush {
+            // A start after damage may find losses that no earlier FLUSH has reported.
+            if self.oracle.relaxed {
+                return true;
+            }
             let told = self.told_at[volume].filter(|told| *told < pending.begun);
             let untold = |at: Option<u64>| at.is_some_and(|at| told.is_none_or(|told| told < at));
             return untold(self.lost_at[volume]) || untold(self.flush_failed_at[volume]);
@@ -336,7 +340,8 @@ impl World {
         if self.without_cache {
             return self.is_any_at_risk(pending);
         }
-        self.is_any_tainted(volume, pending.offset / BLOCK, (pending.offset + pending.len).div_ceil(BLOCK))
+        let (first, end) = (pending.offset / BLOCK, (pending.offset + pending.len).div_ceil(BLOCK));
+        self.is_any_tainted(volume, first, end) || self.oracle.is_any_unknown(volume, first, end)
     }
 
     fn is_any_tainted(&self, volume: usize, first: u64, end: u64) -> bool {

@@ -184,7 +184,7 @@ impl World {
             Death::Second => device.second_at.min(device.bytes()),
             Death::Writes | Death::FlushDrops => device.bytes(),
         };
-        let gone: BTreeSet<_> = self.disks.dirty_slots.hit(from, device.bytes() - from).collect();
+        let gone: BTreeSet<_> = self.disks.log.hit(from, device.bytes() - from).collect();
         let lost = sectors_of(&self.engine.losses())?;
         let block = |(volume, sector): &(usize, u64)| (*volume, sector / 8);
         let in_vain: Vec<_> = lost.iter().filter(|sector| !gone.contains(&block(sector))).take(3).collect();
