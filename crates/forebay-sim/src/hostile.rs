@@ -10,6 +10,8 @@
 //!
 //! Invariant: same seed, same outcomes.
 
+mod mirrored;
+
 use crate::at_rest::{batch_header, newest_checkpoint};
 use crate::content::Content;
 use crate::device::SimDevice;
@@ -53,6 +55,20 @@ pub enum Hostility {
     /// The cache device lost a write to a segment that had been in use before, and cannot read the
     /// segment's summary.
     LostWrite,
+    /// After a power cut one member of a mirrored cache has its state of an earlier crash.
+    OlderMember,
+    /// The same, and the other member is missing.
+    OlderMemberAlone,
+    /// After a power cut both members have their states of an earlier crash.
+    OlderMembers,
+    /// The same, on a host without a record of the cache.
+    OlderMembersUnrecorded,
+    /// One member belongs to another mirrored cache.
+    ForeignMember,
+    /// The member that was failed out is found alone, and the notes of the members are lost.
+    StaleMemberAlone,
+    /// A member was failed out, both are found, and the notes of the members are lost.
+    NotesLost,
 }
 
 /// The outcome of an opening.
@@ -81,7 +97,7 @@ impl Outcome {
 
 impl Hostility {
     /// All cases, with their names.
-    pub const ALL: [(Self, &'static str); 9] = [
+    pub const ALL: [(Self, &'static str); 16] = [
         (Self::OlderAfterCrash, "older copy after a crash"),
         (Self::OlderAfterStop, "older copy after an orderly stop"),
         (Self::OlderPart, "older second device, and nobody tells"),
@@ -91,6 +107,13 @@ impl Hostility {
         (Self::RottenMetadata, "metadata rotten in both copies"),
         (Self::LyingFlush, "flushes that did nothing"),
         (Self::LostWrite, "a lost write under a bad summary"),
+        (Self::OlderMember, "one older member"),
+        (Self::OlderMemberAlone, "an older member alone"),
+        (Self::OlderMembers, "two older members"),
+        (Self::OlderMembersUnrecorded, "two older members, and no record"),
+        (Self::ForeignMember, "a member of another cache"),
+        (Self::StaleMemberAlone, "failed-out member alone, no notes"),
+        (Self::NotesLost, "failed-out member, no notes"),
     ];
 
     /// Returns true if this outcome breaks a promise. The owner's record reveals an older copy
@@ -99,7 +122,10 @@ impl Hostility {
     /// counted.
     #[must_use]
     pub fn forbids(self, outcome: Outcome) -> bool {
-        outcome == Outcome::Older && !matches!(self, Self::LyingFlush | Self::OlderPart)
+        let undetectable = matches!(self, Self::LyingFlush | Self::OlderPart | Self::OlderMembersUnrecorded);
+        // A current copy is there, and the owner's record or the other superblock tells which one.
+        let is_whole = matches!(self, Self::OlderMember | Self::NotesLost);
+        outcome == Outcome::Older && !undetectable || is_whole && outcome != Outcome::Right
     }
 }
 
@@ -148,6 +174,7 @@ pub(crate) fn plan_of(seed: u64) -> Plan {
     (plan.mix.lifecycle, plan.mix.pool, plan.mix.restart, plan.mix.invalid) = (0, 0, 0, 0);
     (plan.mix.write, plan.mix.flush) = (plan.mix.write + 20, plan.mix.flush + 4);
     plan.requests = plan.requests.min(200);
+    plan.record_lag_ns = 0; // A record that lags detects no copy of the last seconds.
     plan
 }
 
@@ -160,15 +187,14 @@ pub(crate) struct States {
 }
 
 fn one_seed(seed: u64, report: &mut HostileReport) -> Result<(), String> {
+    let (mirrored, cases) = mirrored::cases(seed, &mut Rng::new(mix(seed ^ 0x6d69_7272)))?;
+    for (hostility, snapshot) in cases {
+        judge(&mirrored, report, hostility, snapshot)?;
+    }
     let plan = Rc::new(plan_of(seed));
     let states = run(&plan, false)?;
     let mut rng = Rng::new(mix(seed ^ 0x686f_7374));
-    let mut judge = |hostility: Hostility, snapshot: Snapshot| -> Result<(), String> {
-        let outcome = open(&plan, snapshot).map_err(|why| format!("{hostility:?}: {why}"))?;
-        *report.outcomes.entry((hostility, outcome.0)).or_insert(0) += 1;
-        ensure!(!hostility.forbids(outcome.0), "{hostility:?}: {}", outcome.1);
-        Ok(())
-    };
+    let mut judge = |hostility, snapshot| judge(&plan, report, hostility, snapshot);
     for _ in 0..4 {
         if let Some((old, new)) = two(&states.moments, &mut rng) {
             let old = crash(old, &mut rng).disks.devices[CACHE].clone();
@@ -226,6 +252,19 @@ fn one_seed(seed: u64, report: &mut HostileReport) -> Result<(), String> {
         devices[CACHE].ignores_flushes = false;
         judge(Hostility::LyingFlush, cut(&moment, &mut rng))?;
     }
+    Ok(())
+}
+
+/// Opens the devices, and counts or refuses the outcome.
+fn judge(
+    plan: &Rc<Plan>,
+    report: &mut HostileReport,
+    hostility: Hostility,
+    snapshot: Snapshot,
+) -> Result<(), String> {
+    let outcome = open(plan, snapshot).map_err(|why| format!("{hostility:?}: {why}"))?;
+    *report.outcomes.entry((hostility, outcome.0)).or_insert(0) += 1;
+    ensure!(!hostility.forbids(outcome.0), "{hostility:?}: {}", outcome.1);
     Ok(())
 }
 
@@ -294,6 +333,7 @@ pub(crate) fn run_with(plan: &Rc<Plan>, ignores_flushes: bool, history: bool) ->
         loop {
             steps += 1;
             world.disks.devices[CACHE].ignores_flushes |= ignores_flushes && steps > lies_from;
+            world.fail_and_replace_members()?;
             let advance = workload.advance(&mut world)?;
             if world.rng.chance(1, 40) && (!ignores_flushes || world.disks.devices[CACHE].ignores_flushes) {
                 states.moments.push(world.moment());

@@ -18,8 +18,10 @@ use std::ops::Range;
 use std::rc::Rc;
 
 const BLOCK: u64 = 4096;
-/// Longest request.
+/// Longest request, except for those of [`crate::plan::Mix::huge_of`].
 const LARGE_BYTES: u64 = 256 << 10;
+/// Longest request of any front end of the product.
+const HUGE_BYTES: u64 = 32 << 20;
 
 /// The workload's next move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -406,6 +408,11 @@ impl Workload {
         let mix = plan.mix;
         let bytes = world.served_bytes(volume);
         let rng = &mut world.rng;
+        if mix.huge_of > 0 && plan.volumes[volume].is_sparse() && rng.chance(1, mix.huge_of) {
+            let offset = rng.below(bytes / BLOCK) * BLOCK;
+            let len = rng.range(LARGE_BYTES, HUGE_BYTES) / BLOCK * BLOCK;
+            return (offset, len.min(bytes - offset));
+        }
         let blocks = match rng.below(100) {
             dice if dice < mix.large_pct => rng.range(4, LARGE_BYTES / BLOCK),
             dice if dice < mix.large_pct + 20 => rng.range(2, 8),
@@ -437,6 +444,10 @@ impl Workload {
 
     /// Draws a range as `range` does, but large and small ones equally often.
     fn zero_range(&mut self, world: &mut World, volume: usize) -> (u64, u64) {
+        let huge_of = world.plan.mix.huge_of;
+        if huge_of > 0 && world.rng.chance(1, huge_of) {
+            return (0, world.served_bytes(volume));
+        }
         let (offset, len) = self.range(world, volume);
         if world.rng.chance(1, 2) {
             return (offset, len);

@@ -175,6 +175,7 @@ pub(super) fn requests(rng: &mut Rng) -> Mix {
         byte_pct: rng.pick(&[0, 0, 10, 30]),
         rule_pct: rng.pick(&[0, 0, 0, 5, 30]),
         large_pct: rng.pick(&[0, 2, 10, 30]),
+        huge_of: 0,
         hot_pct: rng.pick(&[0, 20, 50, 80]),
         run_pct: rng.pick(&[0, 10, 40]),
     }

@@ -34,6 +34,12 @@ impl Plan {
         if rng.chance(1, 16) && self.scale == Scale::Small && self.copies.is_none() {
             self.draw_many_volumes(rng);
         }
+        if self.volumes.iter().any(VolumePlan::is_sparse) && rng.chance(1, 4) {
+            // Every crash point reads all that was written: few of both.
+            (self.mix.huge_of, self.sample) = (rng.pick(&[100, 400]), self.sample.max(100));
+        }
+        // The daemon's record follows every 5 s.
+        self.record_lag_ns = rng.pick(&[0, 0, 5_000_000_000]);
     }
 
     /// Draws many small volumes that come and go.

@@ -13,7 +13,7 @@ use super::types::{
     CipherPlan, DiscardPlan, FaultPlan, MirrorPlan, Mix, Needs, OwnerPlan, Plan, Scale, Situation, Style,
     TruncationPlan, VolumePlan,
 };
-use crate::device::{Faults, Latency};
+use crate::device::{Death, Faults, Latency};
 use crate::rng::{Rng, mix};
 use forebay_core::{DestageOrder, EngineConfig, PlantedBug, VolumeSettings};
 use forebay_format::checkpoint::Mode;
@@ -92,6 +92,7 @@ impl Plan {
             redraws: false,
             first_flush_epoch: 0,
             clock_restarts: false,
+            record_lag_ns: 0,
             lost_extensions_of: 0,
             discards: DiscardPlan::default(),
             late_starts: None,
@@ -311,6 +312,17 @@ impl Plan {
         MirrorPlan::draw(self.requests, rng)
     }
 
+    /// Returns this plan with a mirrored cache whose members have these failures, and nothing else.
+    #[must_use]
+    pub(crate) fn with_members(mut self, failures: Vec<(u64, usize, Option<Death>)>) -> Self {
+        let rng = &mut Rng::new(mix(self.seed));
+        let _ = self.mirror(rng);
+        self.owner = OwnerPlan::Records;
+        self.mirror = Some(MirrorPlan { failures, ..MirrorPlan::default() });
+        (self.faults, self.late_starts) = (FaultPlan::default(), None);
+        self
+    }
+
     /// Returns a plan without randomness: one volume on the smallest cache, devices with constant
     /// times, no faults.
     #[must_use]
@@ -346,6 +358,7 @@ impl Plan {
             redraws: false,
             first_flush_epoch: 0,
             clock_restarts: false,
+            record_lag_ns: 0,
             lost_extensions_of: 0,
             discards: DiscardPlan::default(),
             late_starts: None,

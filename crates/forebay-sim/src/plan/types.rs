@@ -93,6 +93,9 @@ pub struct Mix {
     pub rule_pct: u64,
     /// Percentage of requests of many blocks.
     pub large_pct: u64,
+    /// One request in this many to a sparse volume has up to 32 MiB, and one discard or zeroing in
+    /// this many covers its volume; 0: none.
+    pub huge_of: u64,
     /// Percentage of requests that go to a few hot blocks.
     pub hot_pct: u64,
     /// Percentage of requests that continue where the last one ended.
@@ -325,6 +328,9 @@ pub struct Plan {
     pub first_flush_epoch: u64,
     /// The clock restarts after a power cut.
     pub clock_restarts: bool,
+    /// Time between two of the owner's records of the cache's progress; 0: it is always up to date,
+    /// so that a wrong refusal of a cache is noticed.
+    pub record_lag_ns: u64,
     /// One crash in this many damages both copies of a window extension; 0: none does.
     pub lost_extensions_of: u64,
     /// The cache device's handling of discards.

@@ -84,6 +84,8 @@ pub struct World {
     order_rng: Rng,
     /// The state that survives a crash.
     pub disks: Disks,
+    /// Time of the last record of the cache's progress since the engine was created.
+    recorded_at: Option<u64>,
     /// The engine under test.
     pub engine: Engine,
     /// The judge.
@@ -224,6 +226,7 @@ impl World {
             without_cache: false,
             unreadable_until: None,
             short: None,
+            recorded_at: None,
             truncations_done: 0,
             stall: None,
             stalls_done: 0,
@@ -299,7 +302,7 @@ impl World {
         self.disks.devices.iter_mut().for_each(SimDevice::revive);
         (self.short, self.stall) = (None, None);
         self.reopened.clear();
-        self.disks.known = self.engine.mark();
+        (self.disks.known, self.recorded_at) = (self.engine.mark(), None);
         self.plan = self.plan.at_start(&mut Rng::new(self.rng.clone().word() ^ 0x4c49_4645));
         self.engine = open_engine(&self.plan, &self.disks, &self.late, policy, &mut self.rng, self.now);
         self.memory = Memory::new(self.plan.engine.scratch_blocks);
@@ -475,8 +478,19 @@ impl World {
                 self.greet()?;
             }
         }
+        self.record_mark();
         let oldest = self.requests.first_key_value().map(|(id, _)| *id);
         self.destage_check.look(&self.engine, &self.disks.settings, self.now, oldest)
+    }
+
+    /// Records the progress of the cache as the daemon does, if the record may lag: when the cache
+    /// is open, and then from time to time.
+    fn record_mark(&mut self) {
+        let lag = self.plan.record_lag_ns;
+        let is_due = self.recorded_at.is_none_or(|at| self.now >= at + lag);
+        if lag > 0 && is_due && self.engine.status() == Status::Ready {
+            (self.disks.known, self.recorded_at) = (self.engine.mark(), Some(self.now));
+        }
     }
 
     /// Reads some blocks of the volumes that were attached at the opening.
@@ -640,7 +654,10 @@ impl World {
     #[must_use]
     pub fn moment(&self) -> Moment {
         let oracle = self.oracle.clone();
-        let disks = Disks { known: self.engine.mark(), ..self.disks.clone() };
+        let mut disks = self.disks.clone();
+        if self.plan.record_lag_ns == 0 {
+            disks.known = self.engine.mark();
+        }
         Moment { disks, oracle, now: self.now, ordered: self.ordered_now() }
     }
 

@@ -40,5 +40,8 @@ fn older_copy_is_refused_by_outside_record() {
     let report = run_hostile(1, 20, Some(PlantedBug::BelieveOlderCopy), &mut |_| {});
     let (seed, what) = report.violations.first().expect("the planted bug is noticed");
     println!("believe-older-copy: {} of 20 seeds, first {seed}: {what}", report.violations.len());
-    assert!(report.violations.iter().all(|(_, what)| what.starts_with("Older")), "{:#?}", report.violations);
+    let of_copies = |(_, what): &(u64, String)| what.starts_with("Older") || what.starts_with("StaleMember");
+    assert!(report.violations.iter().all(of_copies), "{:#?}", report.violations);
+    let alone = report.violations.iter().filter(|(_, what)| what.starts_with("OlderMemberAlone"));
+    assert!(alone.count() > 0, "{:#?}", report.violations);
 }
