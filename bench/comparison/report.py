@@ -8,28 +8,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from comparison.figures import Spread, number, paired_ratio, short
-from comparison.goals import verdicts
+from comparison.goals import Verdict, verdicts
 from comparison.model import Results, Sample, side_of
 from harness import between, table
 
+DISTURBED = "!"
 HEADER = (
     "work",
     "on",
-    "median",
-    "low to high",
+    "median (range)",
     "ratio",
-    "p50 us",
-    "p99 us",
-    "p99.9 us",
+    "p50/p99/p99.9 us",
     "longest ms",
     "server us",
-    "!",
+    DISTURBED,
 )
 LEGEND = (
-    "*depth 32 x 4*: 32 requests in flight on each of 4 connections. *ratio*: to the first line of the same work, "
-    "median of the ratios of rounds. *p50* to *p99.9*: of the direction with more requests, medians of rounds; "
-    "*longest*: of all rounds and requests, syncs included. *server us*: CPU time of the server for each request, with "
-    "the kernel's. *hits*: share of the blocks read that were in the cache. *!*: rounds that other processes disturbed."
+    "*depth 32 x 4*: 32 requests in flight on each of 4 connections. *range*: lowest and highest round. *ratio*: to "
+    "the first line of the same work, median of the ratios of rounds. *p50* to *p99.9*: of the direction with more "
+    "requests, medians of rounds. *longest*: of all requests and rounds, syncs included. *server us*: CPU time of the "
+    "server for each request, with the kernel's. *hits*: share of the blocks read. *!*: rounds that other processes "
+    "disturbed."
 )
 
 
@@ -45,7 +44,7 @@ def markdown(results: Results, about: dict[str, object], titles: dict[str, str])
 def facts(about: dict[str, object]) -> str:
     """One paragraph on machine, versions and options."""
     first = [f"**INCOMPLETE: {about['incomplete']}**"] if "incomplete" in about else []
-    rest = [f"{name.replace('_', ' ')} {value}" for name, value in about.items() if name != "incomplete"]
+    rest = [f"{name.replace('_', ' ')} {value}" for name, value in about.items() if name not in LEFT_OUT]
     return "; ".join([*first, *rest]) + "."
 
 
@@ -54,23 +53,35 @@ def goals(results: Results) -> str:
     found = verdicts(results)
     if not found:
         return "No group was run that a goal is about."
-    rows = [[v.what, v.goal, v.reached, "PASS" if v.passed else "MISS", v.note] for v in found]
-    return table(["what", "goal", "reached", "", "note"], rows)
+    rows = [[v.what, v.goal, v.reached + (f"; {v.note}" if v.note else ""), verdict(v)] for v in found]
+    return table(["what", "goal", "reached", ""], rows)
+
+
+def verdict(found: Verdict) -> str:
+    """A word for a goal."""
+    return "PASS" if found.passed else "MISS"
 
 
 def group_table(results: Results, group: str) -> str:
-    """One line for each case and target."""
+    """One line for each case and target. The first line of a case names it."""
     rows = []
+    extras = extra_columns(results, group)
     for case in results.cases(group):
         base: list[Sample] = []
         for target in results.targets(group):
             samples = results.of(group, case, target)
             if samples:
-                rows.append([case, target, *cells(samples, base)])
+                extra = [cells_of[case, target] for cells_of in extras.values()]
+                rows.append(["" if base else case, target, *cells(samples, base), *extra])
                 base = base or samples
-    extras = extra_columns(results, group)
     header = [*HEADER, *extras]
-    return table(header, [[*row, *(extras[name][row[0], row[1]] for name in extras)] for row in rows])
+    # Most groups are not disturbed.
+    at = header.index(DISTURBED)
+    if not any(row[at] for row in rows):
+        del header[at]
+        for row in rows:
+            del row[at]
+    return table(header, rows)
 
 
 def cells(samples: Sequence[Sample], base: Sequence[Sample]) -> list[str]:
@@ -82,10 +93,9 @@ def cells(samples: Sequence[Sample], base: Sequence[Sample]) -> list[str]:
     longest = [sample.result.longest_us / 1e3 for sample in samples if sample.result is not None]
     count = sum(sample.disturbed for sample in samples)
     return [
-        f"{number(spread.median)} {samples[0].unit}",
-        f"{short(spread.low)} to {short(spread.high)}",
+        f"{number(spread.median)} {samples[0].unit} ({short(spread.low)}-{short(spread.high)})",
         number(ratio.median) if ratio else "",
-        *(number(statistics.median(getattr(side, name) for side in sides)) if sides else "" for name in LATENCIES),
+        "/".join(number(statistics.median(getattr(side, name) for side in sides)) for name in LATENCIES if sides),
         number(max(longest)) if longest else "",
         number(statistics.median(costs)) if costs else "",
         f"{count}/{len(samples)}" if count else "",
@@ -93,6 +103,8 @@ def cells(samples: Sequence[Sample], base: Sequence[Sample]) -> list[str]:
 
 
 LATENCIES = ("p50_us", "p99_us", "p999_us")
+# Of what was measured where: the JSON has it.
+LEFT_OUT = ("incomplete", "binary_built", "libnbd", "python", "repeats", "disturbed_pct", "groups")
 
 
 def extra_columns(results: Results, group: str) -> dict[str, dict[tuple[str, str], str]]:

@@ -22,8 +22,8 @@ def test_the_first_target_of_the_stage_is_the_base_whichever_ran_first() -> None
     found = results(sample("hits", CASE, FOREBAY, 500), sample("hits", CASE, RAW, 1000))
     found.order["hits"] = [RAW, FOREBAY]
     raw, forebay = rows(report.group_table(found, "hits"))
-    assert (raw[1], raw[4]) == ("raw", "")
-    assert (forebay[1], forebay[2], forebay[4]) == ("forebay", "500 IOPS", "0.50")
+    assert (raw[1], raw[3]) == ("raw", "")
+    assert (forebay[1], forebay[2], forebay[3]) == ("forebay", "500 IOPS (500-500)", "0.50")
 
 
 def test_cost_disturbance_and_hits_are_shown() -> None:
@@ -31,12 +31,12 @@ def test_cost_disturbance_and_hits_are_shown() -> None:
         "hits", CASE, FOREBAY, disturbed=True, counters={"read_hit_blocks": 3, "read_miss_blocks": 1}, max_us=7000
     )
     (row,) = rows(report.group_table(results(ours), "hits"))
-    assert row[8:] == ["7.00", "10.0", "1/1", "0.750"]
+    assert row[5:] == ["7.00", "10.0", "1/1", "0.750"]
 
 
 def test_a_file_has_no_server_and_so_no_cost() -> None:
     (row,) = rows(report.group_table(results(sample("hits", CASE, RAW, has_server=False)), "hits"))
-    assert row[9] == ""
+    assert row[6] == ""
 
 
 def test_everything_is_in_the_markdown_and_the_json(tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ def report_command(
         experiment = known[chosen.experiment]
         show(experiment, chosen)
         out.print(f"report: {report.write(experiment, chosen)}", soft_wrap=True)
-        if document is not None:
+        if document is not None and (run != "all" or docs.has_place(chosen, document)):
             docs.write(experiment, chosen, document)
 
 

@@ -8,25 +8,50 @@ import pandas as pd
 
 import harness
 
-from .experiment import Detailed, Experiment, Refused
+from .experiment import Detailed, Experiment, Refused, Scale
 from .report import facts, said_first
 from .store import Run
 
+# Of the facts of a run. `run.json` has all of them.
+SHOWN = (
+    "begun",
+    "storage",
+    "kernel",
+    "processor",
+    "cores",
+    "memory_gib",
+    "commit",
+    "processors used by others",
+    "processors waited for",
+    "rows measured again",
+)
+
 
 def write(experiment: Experiment, run: Run, document: Path) -> None:
-    """Replaces what a document says of the experiment.
+    """Replaces the section of the experiment.
 
-    Raises `Refused` if it has no place for it.
+    Raises `Refused` if the document has no lines that mark it.
     """
-    begin, end = f"<!-- lab {run.experiment}: begin -->", f"<!-- lab {run.experiment}: end -->"
+    begin, end = marks(run)
     old = document.read_text() if document.exists() else ""
-    if harness.between(old, begin, end, "") is None:
+    others = harness.between(old, begin, end, "")
+    if others is None:
         raise Refused(f"{document} has no lines {begin} and {end}, between which this would go")
-    document.write_text(harness.between(old, begin, end, section(experiment, run, document.parent)) or old)
+    document.write_text(harness.between(old, begin, end, section(experiment, run, document.parent, others)) or old)
 
 
-def section(experiment: Experiment, run: Run, folder: Path) -> str:
-    """The tables, links to the drawings, and how it was measured."""
+def marks(run: Run) -> tuple[str, str]:
+    """The lines around the section of an experiment."""
+    return f"<!-- lab {run.experiment}: begin -->", f"<!-- lab {run.experiment}: end -->"
+
+
+def has_place(run: Run, document: Path) -> bool:
+    """Whether a document has a section of the experiment."""
+    return document.exists() and all(mark in document.read_text() for mark in marks(run))
+
+
+def section(experiment: Experiment, run: Run, folder: Path, others: str) -> str:
+    """The tables, links to the drawings, and how it was measured. `others` is the rest of the document."""
     results = run.results()
     parts = [f"**{one}**" for one in said_first(run)]
     parts.append(table(experiment.table(results)))
@@ -40,15 +65,16 @@ def section(experiment: Experiment, run: Run, folder: Path) -> str:
         # Neither a date nor random names: the same figures are the same file.
         picture.figure.savefig(file, format="svg", metadata={"Date": None})
         parts.append(f"![{picture.title}]({images}/{file.name})")
-    for original in experiment.originals():
-        parts += [f"Published: {original.what}", table(original.table)]
-    # The folder says nothing to others; what it lies on does.
-    said = {name: value for name, value in facts(run).items() if name != "where"}
-    parts.append("; ".join(f"{name}: {value}" for name, value in said.items()) + ".")
+    # Figures of a shorter run are not compared with published ones. Two experiments may share a table.
+    for original in experiment.originals() if run.scale is Scale.FULL else ():
+        shown = table(original.table)
+        parts += [] if shown in others else [f"Published: {original.what}", shown]
+    known = facts(run)
+    parts.append("; ".join(f"{name}: {known[name]}" for name in SHOWN if name in known) + ".")
     return "\n\n".join(parts)
 
 
 def table(frame: pd.DataFrame) -> str:
-    """A frame in Markdown."""
+    """A frame in Markdown. A cell without a figure is empty."""
     header = [str(column) for column in frame.columns]
-    return harness.table(header, frame.astype(str).to_numpy().tolist())
+    return harness.table(header, frame.astype(str).replace("-", "").to_numpy().tolist())

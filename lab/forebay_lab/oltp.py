@@ -36,12 +36,12 @@ ORIGINAL = pd.DataFrame(
 # Column, what it is, title.
 PICTURES = (
     ("tps", "transactions/s", "Throughput"),
-    ("p95_ms", "p95, ms", "Latency that 95 % keep"),
+    ("p95_ms", "p95, ms", "95th percentile of latency"),
     ("reads_s", "reads/s", "Reads of the block device"),
     ("writes_s", "writes/s", "Writes of the block device"),
     ("cpu", "share of the processors", "Processors"),
     ("iowait", "share of the processors", "I/O wait"),
-    ("dirty_mib", "MiB", "What only the cache has"),
+    ("dirty_mib", "MiB", "Dirty data"),
     ("disk_written_mib_s", "MiB/s", "Written to the disk"),
 )
 # Nothing but what the row is about makes Forebay write back.

@@ -17,7 +17,6 @@ from statistics import median
 import pandas as pd
 
 from . import mariadb, oltp, stack
-from .cards import CARDS, WHAT
 from .experiment import Binary, Measured, Original, Picture, Results, Row, Scale, Summary, Work
 from .mariadb import Options
 from .oltp import FIFTY, Length, threshold, timed_options
@@ -40,7 +39,7 @@ BASE, FLASH = "flashcache", "alone"
 
 PICTURES = (
     ("tps", "transactions/s", "Throughput"),
-    ("p95_ms", "p95, ms", "Latency that 95 % keep"),
+    ("p95_ms", "p95, ms", "95th percentile of latency"),
 )
 
 
@@ -163,7 +162,7 @@ class OltpCards:
         return found
 
     def originals(self) -> Sequence[Original]:
-        return [*oltp.Oltp().originals(), Original(WHAT, CARDS)]
+        return oltp.Oltp().originals()
 
 
 def by_kind(results: Results) -> Mapping[tuple[str, str], list[Summary]]:

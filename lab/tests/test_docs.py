@@ -24,6 +24,8 @@ def test_only_what_is_between_the_lines_changes(tmp_path: Path) -> None:
     text = document.read_text()
     assert text.startswith("before\n<!--") and text.endswith("-->\nafter\n") and "old" not in text
     assert "| b   | 2 |" in text and "(img/lab-counting-n.svg)" in text and "cores: 2" in text
+    assert "Published" not in text, "a quick run is not compared with published figures"
+    assert docs.has_place(run, document) and not docs.has_place(run, tmp_path / "other.md")
     drawn = (tmp_path / "img/lab-counting-n.svg").read_bytes()
     docs.write(experiment, run, document)
     below = tmp_path / "results/evaluation.md"

@@ -25,11 +25,11 @@ GROUPS: dict[str, Group] = {
     "sequential": Group("128 KiB sequential reads and writes", flash.sequential),
     "null": Group("the export path alone: the null volume against `nbdkit memory`", flash.null),
     "latency": Group("p50 at full load and alone, p99.9, the longest stall", flash.latency),
-    "crowd": Group("one busy connection alone, and beside a thousand idle ones", flash.crowd),
+    "crowd": Group("one busy connection alone, and with a thousand idle ones", flash.crowd),
     "states": Group("cache empty, half full, full and reclaiming, heavily dirty with destage running", state.states),
     "sizes": Group("the same work on volumes of 10 GiB, 100 GiB and 1 TiB", state.sizes),
     "amplification": Group("bytes written to the cache device for each byte stored", state.amplification),
-    "idle": Group("CPU of a daemon that nobody asks anything, over 20 s", state.idle),
+    "idle": Group("CPU of an idle daemon, over 20 s", state.idle),
     "mix": Group("70/30 mix, zipf 1.1, over twice and four times the cache, on the emulated disk", disk.mix),
     "database": Group("16 KiB mix with an fsync every 32 writes, on the emulated disk", disk.database),
 }
