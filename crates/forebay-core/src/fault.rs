@@ -233,6 +233,8 @@ planted_bugs! {
     /// After a lost write, remains of an earlier use of a segment are accepted as the content that
     /// the checkpoint refers to.
     BelieveEarlierUse = "believe-earlier-use",
+    /// The superblock lists the devices of a new pool size before that size is in effect.
+    ListDeviceEarly = "list-device-early",
     /// A start that finds a damaged summary of a segment does not load the segment after it.
     SkipBehindDamage = "skip-behind-damage",
     /// The owner's record of the cache is not compared with the cache device.

@@ -113,6 +113,15 @@ pub enum Naming {
     UnderWay,
 }
 
+/// A device that the pool was grown by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct JoinedDevice {
+    /// Where its bytes begin in the cache.
+    pub start: u64,
+    /// Its tag, which the superblock lists.
+    pub tag: u64,
+}
+
 /// The target of a copy of a cache device.
 #[derive(Clone)]
 pub struct Spare {
@@ -177,6 +186,8 @@ pub struct Disks {
     pub cache_bytes: u64,
     /// Size of the pool after a resize in progress, in bytes.
     pub cache_pending: Option<u64>,
+    /// Further devices of the pool, and of a change in progress.
+    pub joined: [Vec<JoinedDevice>; 2],
     /// The owner's record: the cache must not be opened again, and these sectors are lost.
     pub record: Option<Record>,
     /// The state of the members of a mirrored cache.

@@ -68,6 +68,7 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
         volumes,
         cache_bytes: plan.cache_bytes,
         cache_pending: None,
+        joined: [Vec::new(), Vec::new()],
         record: None,
         member_notes: plan.mirror.is_some().then(|| MemberNotes { next_tag: 2, ..MemberNotes::default() }),
         known: CacheMark::default(),
@@ -212,6 +213,7 @@ pub(crate) fn replace_cache(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> Re
     disks.devices[CACHE] = new_cache(plan, &disks.volumes)?;
     disks.log = empty_log(plan);
     (disks.cache_bytes, disks.record) = (plan.cache_bytes, None);
+    disks.joined = [Vec::new(), Vec::new()];
     disks.known = CacheMark::default(); // A new cache has no record.
     Ok(())
 }

@@ -74,6 +74,9 @@ impl PoolResize {
         if count < old.segment_count {
             may_shrink(cx, count)?;
         }
+        if fault::planted(PlantedBug::ListDeviceEarly) {
+            cx.superblock.members = members;
+        }
         let job = PoolJob { geometry, members, segment: count, index: 0, ready: false, ticket: None };
         if !fault::planted(PlantedBug::AppendToRetired) {
             for list in [&mut cx.free.window, &mut cx.free.pool] {

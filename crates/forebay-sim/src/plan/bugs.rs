@@ -113,6 +113,7 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (ForgetInRebuild, Needs::Mirror, Plan::other_member_fails),
     // `hostile` finds these two.
     (BelieveEarlierUse, Needs::Nothing, Plan::as_drawn),
+    (ListDeviceEarly, Needs::Nothing, Plan::pool_resizes),
     (SkipBehindDamage, Needs::Nothing, Plan::rot_and_crashes),
     (BelieveOlderCopy, Needs::Nothing, Plan::as_drawn),
     (GiveUpAtOnce, Needs::Outage, Plan::much_dirty),

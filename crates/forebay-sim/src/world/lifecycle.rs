@@ -13,7 +13,7 @@
 use super::{ANSWER_LIMIT_NS, World};
 use crate::content::Content;
 use crate::device::SimDevice;
-use crate::disks::{AttachState, CACHE, VolumeStatus};
+use crate::disks::{AttachState, CACHE, JoinedDevice, VolumeStatus};
 use crate::ensure::ensure;
 use crate::memory::JUNK;
 use crate::oracle::Oracle;
@@ -21,7 +21,8 @@ use crate::rng::Rng;
 use crate::start::{attachment, backing_record, entry};
 use forebay_core::{Attachment, DetachHow, LifecycleError, Notice, Status};
 use forebay_format::checkpoint::VolumeEntry;
-use forebay_format::{BLOCK_BYTES, VolumeId};
+use forebay_format::member::MEMBERS_MAX;
+use forebay_format::{BLOCK_BYTES, Members, VolumeId};
 
 /// Overwrites sectors of a backing store with new contents, as a foreign writer would.
 fn overwrite(
@@ -209,8 +210,17 @@ impl World {
         let least = self.plan.geometry.segments_start_block * BLOCK_BYTES as u64 + 16 * unit;
         let most = self.disks.devices[CACHE].bytes();
         let bytes = least + self.rng.below((most - least) / unit + 1) * unit;
-        self.disks.cache_pending = Some(bytes);
-        let result = self.engine.grow_pool(self.now, bytes);
+        let mut joined = self.disks.joined[0].clone();
+        joined.retain(|device| device.start < bytes);
+        // Separate generator, so that the other draws do not change.
+        let own = &mut Rng::new(self.rng.clone().word() ^ 0x4a_4f49_4e45_4400);
+        if bytes > self.disks.cache_bytes && joined.len() + 1 < MEMBERS_MAX && own.chance(1, 2) {
+            joined.push(JoinedDevice { start: self.disks.cache_bytes, tag: own.word() | 1 });
+        }
+        let tags: Vec<u64> = joined.iter().map(|device| device.tag).collect();
+        let members = Members::new(&tags).ok_or("too many devices")?;
+        (self.disks.cache_pending, self.disks.joined[1]) = (Some(bytes), joined);
+        let result = self.engine.resize_pool(self.now, bytes, members);
         if !self.taken(0, "changing the pool", result)? {
             self.disks.cache_pending = None;
         }
@@ -276,7 +286,7 @@ impl World {
                 self.judge_failure_of_life(usize::from(volume.0), &notice, error)?;
                 self.disks.volumes[usize::from(volume.0)].resizing = None;
             }
-            Notice::PoolResized { .. } => self.pool_resized(),
+            Notice::PoolResized { .. } => self.pool_resized()?,
             Notice::PoolResizeFailed { error } => {
                 self.judge_failure_of_life(0, &notice, error)?;
                 if error != LifecycleError::Fenced {
@@ -344,12 +354,24 @@ impl World {
         self.disks.volumes[volume].resizing = None;
     }
 
-    fn pool_resized(&mut self) {
+    /// Takes the size that is in effect. The superblock lists the devices of just that size.
+    fn pool_resized(&mut self) -> Result<(), String> {
         let bytes = self.engine.geometry().device_blocks * BLOCK_BYTES as u64;
+        if self.disks.cache_pending == Some(bytes) && bytes != self.disks.cache_bytes {
+            self.disks.joined[0] = std::mem::take(&mut self.disks.joined[1]);
+        }
+        let tags = self.disks.joined[0].iter().map(|device| device.tag);
+        ensure!(
+            tags.eq(self.engine.members().tags().iter().copied()),
+            "the superblock lists the devices {:?}, and there are {:?}",
+            self.engine.members(),
+            self.disks.joined
+        );
         let most = self.disks.devices[CACHE].bytes();
         self.disks.devices[CACHE].poke(bytes, &vec![JUNK; (most - bytes) as usize]);
-        self.disks.cache_bytes = bytes;
-        self.disks.cache_pending = None;
+        (self.disks.cache_bytes, self.disks.cache_pending) = (bytes, None);
+        self.disks.joined[1].clear();
+        Ok(())
     }
 
     /// After a start: finds out the results of the changes in flight, and attaches the volumes
@@ -365,7 +387,7 @@ impl World {
             let now = self.engine.geometry().device_blocks * BLOCK_BYTES as u64;
             let known = now == self.disks.cache_bytes || Some(now) == self.disks.cache_pending;
             ensure!(known, "the pool has {now} bytes after a crash, which nobody asked for");
-            self.pool_resized();
+            self.pool_resized()?;
         }
         let table = self.engine.volume_table();
         for volume in 0..self.disks.volumes.len() {
