@@ -2,11 +2,12 @@
 //!
 //! It answers two questions about damage:
 //!
-//! - Which blocks have their dirty copy in this range ([`LogAccount::hit`])? A fault may hit the only
-//!   copy: from then on an I/O error for such a block is legal.
-//! - Which blocks may have other contents after a crash ([`LogAccount::behind_damage`])? Damage to a
-//!   segment may end the log there, so they are the blocks that any batch named since the present use
-//!   of the oldest damaged segment began. All other blocks are judged as if nothing were damaged.
+//! - Which blocks have their dirty copy in this range ([`LogAccount::hit`])? A fault may hit the
+//!   only copy: from then on an I/O error for such a block is legal.
+//! - Which blocks may have other contents after a crash ([`LogAccount::behind_damage`])? Damage to
+//!   a segment may end the log there, so they are the blocks that any batch named since the present
+//!   use of the oldest damaged segment began. All other blocks are judged as if nothing were
+//!   damaged.
 
 use forebay_format::batch::{BatchHeader, Entry};
 use forebay_format::checkpoint::INTENT_REGION_BLOCKS;

@@ -1,5 +1,5 @@
-//! Wrong members of a mirrored cache: older copies of themselves, members of another cache, a member
-//! that was failed out and is found alone.
+//! Wrong members of a mirrored cache: older copies of themselves, members of another cache, a
+//! member that was failed out and is found alone.
 //!
 //! Two runs of a seed supply the devices: one in which both members stay, and one in which a member
 //! is failed out and the other one continues alone.
