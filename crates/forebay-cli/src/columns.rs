@@ -5,7 +5,7 @@
 //! - No line is wider than the terminal. The heading names the omitted columns, and no digit is
 //!   cut: a number that is too long for its column is rounded.
 
-use forebay_export::size::parse_duration;
+use forebay_admin::size::parse_duration;
 use std::time::Duration;
 
 use crate::screen::{Width, bytes, count, nanos, wrapped};

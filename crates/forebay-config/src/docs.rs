@@ -61,7 +61,7 @@ fn write_key(out: &mut String, key: &Key) {
 
 fn write_tunable(out: &mut String, tunable: &Tunable) {
     write_comment(out, &format!("{} [{}; {}]", tunable.help, tunable.kind.takes(), tunable.applies.words()));
-    let _ = writeln!(out, "# {} = {}", tunable.name, written(tunable.default_value()));
+    let _ = writeln!(out, "# {} = {}", tunable.name, written((tunable.default)()));
 }
 
 /// Formats a value for the file.
@@ -94,7 +94,7 @@ pub fn tunables_markdown() -> String {
         for tunable in scope.tunables() {
             let Tunable { name, default, help, .. } = tunable;
             let (takes, applies) = (tunable.kind.takes(), tunable.applies.words());
-            let _ = writeln!(out, "| `{name}` | {takes} | {default} | {applies} | {help} |");
+            let _ = writeln!(out, "| `{name}` | {takes} | {} | {applies} | {help} |", default());
         }
     }
     choices_markdown(&mut out);

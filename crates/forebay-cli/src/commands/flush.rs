@@ -3,7 +3,7 @@
 use clap_complete::engine::ArgValueCompleter;
 use std::time::Duration;
 
-use forebay_export::size::parse_duration;
+use forebay_admin::size::parse_duration;
 
 use crate::client::Admin;
 use crate::complete;

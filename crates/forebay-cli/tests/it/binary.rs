@@ -2,7 +2,6 @@
 //! one private directory per test.
 
 use crate::world::{World, text};
-use forebay_export::nbd::client::{NbdClient, Transport};
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::checkpoint::increment::Increment;
 use forebay_format::superblock::{Chain, Superblock};

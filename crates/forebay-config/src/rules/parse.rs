@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
-use forebay_export::size::parse_duration;
+use forebay_admin::size::parse_duration;
 
 use super::error::{RuleError, clip, closest};
 use super::pattern::Pattern;

@@ -11,10 +11,10 @@ use forebay_admin::events::{EventKind, Hub, HubLimits, NewEvent};
 use forebay_admin::jobs::{
     Abort, JobDriver, JobId, JobKind, JobSpec, Jobs, JobsLimits, Left, OnMiss, Outlook, Report,
 };
+use forebay_admin::size::ByteSize;
 use forebay_admin::*;
 use forebay_config::rules::{DefaultAction, Position, Rule, RuleId, RuleSet};
 use forebay_daemon::api::Services;
-use forebay_export::size::ByteSize;
 use forebay_pool::meter::format::exposition::{self, Family, Labels};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -4,13 +4,11 @@
 //! server side), [`reply`] (replies), [`client`] (the client side). `docs/use/nbd.md` lists the
 //! supported features and their users.
 
-pub mod client;
 pub mod codec;
 pub mod handshake;
 pub mod reply;
 pub mod session;
 
-pub use client::{ClientError, NbdClient};
 pub use codec::Errno;
 pub use handshake::{Context, Contexts, Tls};
 pub use reply::{Extent, Replier, ReplyHeader};

@@ -23,7 +23,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use forebay_export::size::parse_duration;
+use forebay_admin::size::parse_duration;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use crate::client::{Client, DEFAULT_SOCKET};

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_admin::{MessageId, VolumeInfo};
-use forebay_export::nbd::client::{ClientError, NbdClient, Transport};
 use forebay_export::nbd::codec::{cmd, cmd_flag};
 use forebay_export::uri::ExportUri;
 use forebay_trace::{Operation, Record};

@@ -7,10 +7,10 @@ use crate::message;
 use forebay_admin::MessageId;
 use std::str::FromStr;
 
-use forebay_config::choices::DefaultAction;
+use forebay_admin::size::ByteSize;
+use forebay_config::rules::DefaultAction;
 use forebay_config::tunables::{self, Applies, Scope, Tunable};
 use forebay_config::{PoolTunables, Settings, VolumeTunables, conflicts};
-use forebay_export::size::ByteSize;
 use forebay_whatif::{DiskKind, FlashTimes, MadeTrace, Pace, Plan, PlanError};
 
 use crate::failure::Failure;
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn every_tunable_is_taken_with_its_default() {
         for tunable in tunables::all().filter(|tunable| tunable.name != "emulate") {
-            tried(&["1GiB"], &[&format!("{}={}", tunable.name, tunable.default)]).unwrap();
+            tried(&["1GiB"], &[&format!("{}={}", tunable.name, (tunable.default)())]).unwrap();
         }
     }
 

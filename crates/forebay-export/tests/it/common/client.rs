@@ -3,7 +3,6 @@
 
 use std::io::{Read, Write};
 
-use forebay_export::nbd::client::{ClientError, ContextStatus, NbdClient, Reply};
 use forebay_export::nbd::codec::{cmd, cmd_flag};
 
 /// Lengths are cut into pieces of this size: the largest in 32 bits that keeps pieces aligned.
