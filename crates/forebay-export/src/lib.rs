@@ -11,7 +11,7 @@
 //! - [`uri`]: text forms of exports and backing stores.
 //!
 //! Invariants
-//! - The server side does no I/O: no socket, thread, clock or file. The caller owns those.
+//! - The crate does no I/O: no socket, thread, clock or file. The caller owns those.
 //! - A request that leaves this crate is within the volume, within the length limit, and permitted.
 //! - No bytes from a peer can cause a panic, or use memory beyond [`nbd::Limits`].
 //!

@@ -6,6 +6,7 @@ use forebay_format::checkpoint::Checkpoint;
 use forebay_format::checkpoint::increment::Increment;
 use forebay_format::superblock::{Chain, Superblock};
 use forebay_format::{BLOCK_BYTES, Geometry};
+use forebay_nbd_client::{NbdClient, Transport};
 use serde_json::Value;
 use std::io::Read;
 use std::os::unix::fs::FileExt;

@@ -1,8 +1,8 @@
 //! The NBD protocol: fixed newstyle handshake, simple and structured replies, block status.
 //!
 //! Reading order: [`codec`] (bytes), [`handshake`] (negotiation), [`session`] (a connection on the
-//! server side), [`reply`] (replies), [`client`] (the client side). `docs/use/nbd.md` lists the
-//! supported features and their users.
+//! server side), [`reply`] (replies). `docs/use/nbd.md` lists the supported features and their
+//! users.
 
 pub mod codec;
 pub mod handshake;

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-use forebay_export::nbd::client::{NbdClient, Transport};
+use forebay_nbd_client::{NbdClient, Transport};
 
 use super::stage::Stage;
 use crate::failure::Failure;
@@ -198,7 +198,7 @@ impl Ledger {
 }
 
 /// Converts an error of the connection.
-pub(super) fn nbd(error: forebay_export::nbd::client::ClientError) -> Failure {
+pub(super) fn nbd(error: forebay_nbd_client::ClientError) -> Failure {
     let source = std::error::Error::source(&error).map_or(String::new(), |source| format!(": {source}"));
     Failure::new(MessageId::DemoIo, format!("{error}{source}"))
 }

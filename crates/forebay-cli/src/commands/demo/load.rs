@@ -7,7 +7,7 @@
 use forebay_admin::MessageId;
 use std::time::{Duration, Instant};
 
-use forebay_export::nbd::client::{NbdClient, Transport};
+use forebay_nbd_client::{NbdClient, Transport};
 use hdrhistogram::Histogram;
 
 use super::content::{BLOCK_BYTES, InDoubt, Ledger, mix, nbd};

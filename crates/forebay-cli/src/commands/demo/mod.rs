@@ -27,8 +27,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use forebay_export::nbd::client::{NbdClient, Transport};
-use forebay_export::size::ByteSize;
+use forebay_admin::size::ByteSize;
+use forebay_nbd_client::{NbdClient, Transport};
 
 use crate::failure::{Failure, system};
 use crate::screen::{self, Paint, bytes, count};

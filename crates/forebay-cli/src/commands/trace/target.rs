@@ -10,6 +10,7 @@ use std::time::Duration;
 use forebay_admin::{MessageId, VolumeInfo};
 use forebay_export::nbd::codec::{cmd, cmd_flag};
 use forebay_export::uri::ExportUri;
+use forebay_nbd_client::{ClientError, NbdClient, Transport};
 use forebay_trace::{Operation, Record};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
