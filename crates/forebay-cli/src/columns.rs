@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interval_is_a_time_or_a_number_of_seconds() {
+    fn intervals_parse_with_and_without_a_unit() {
         assert_eq!(interval("2"), Ok(Duration::from_secs(2)));
         assert_eq!(interval("500ms"), Ok(Duration::from_millis(500)));
         assert!(interval("0").is_err() && interval("often").is_err());

@@ -319,7 +319,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_job_is_told_in_one_line_and_what_is_unknown_is_left_out() {
+    fn a_job_is_one_line_without_unknown_parts() {
         let job = |value: Value| client::read::<Job>(&value).unwrap();
         let running =
             job(json!({ "id": "j1", "kind": "flush", "pool": "fast", "volume": "db", "state": "running",
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_job_of_another_daemon_is_not_taken_for_the_one_that_was_begun() {
+    fn a_job_of_another_daemon_is_not_followed() {
         const RUNS: &str =
             r#"{"id":"j1","kind":"flush","pool":"p","volume":"db","state":"running","requested":"1"}"#;
         const DONE: &str =

@@ -638,7 +638,7 @@ mod tests {
     use forebay_admin::{CopyInfo, DeviceInfo};
 
     #[test]
-    fn a_device_that_is_copied_names_the_one_that_takes_its_place() {
+    fn a_copied_device_names_its_replacement() {
         let shown = |left_bytes| {
             let copied = Some(CopyInfo { to: "/dev/y".into(), left_bytes });
             let (path, state) = ("/dev/x".into(), String::new());
@@ -650,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_keeps_its_size_as_it_was_typed() {
+    fn a_device_keeps_its_size_as_typed() {
         let of = |text| device(text).map(|device| (device.path, device.size));
         assert_eq!(of("/f/x.img:10GiB"), Ok(("/f/x.img".into(), Some("10GiB".into()))));
         assert_eq!(of("/dev/nvme0n1"), Ok(("/dev/nvme0n1".into(), None)));

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_is_kept_for_its_mount_point_and_held_by_one() {
+    fn a_journal_has_one_holder_per_mount_point() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("notes");
         let note = Note::take_in(&folder, Path::new("/srv/db")).unwrap();

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_begun_while_the_cache_has_failed() {
+    fn a_failed_cache_is_not_removed() {
         let pool = PoolInfo::closed("fast".into(), Vec::new(), None);
         assert!(refuse_without_cache(&pool).is_ok());
         let said = format!("{:?}", refuse_without_cache(&PoolInfo { cache_failed: true, ..pool }));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mounted_alone_is_left_to_people() {
+    fn unmountable_disks_are_refused() {
         let why = disk_of(&volume("b", &[])).unwrap_err().to_string();
         assert!(why.contains("is not a block device"), "{why}");
         let absent = VolumeInfo { state: VolumeState::Absent, dirty_bytes: Some(4096), ..volume("b", &[]) };

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sector_tells_block_and_version_apart() {
+    fn sectors_identify_block_and_version() {
         let ledger = Ledger::new(7, 1 << 20);
         let (a, b) = (bytes_of(&ledger, 5, 2), bytes_of(&ledger, 5, 3));
         assert!(a.chunks(SECTOR_BYTES).zip(b.chunks(SECTOR_BYTES)).all(|(a, b)| a != b));

@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_daemon_has_is_not_written_to_and_a_folder_is_no_target() {
+    fn files_in_use_and_folders_are_no_targets() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk.img");
         std::fs::write(&path, [0; ALIGN]).unwrap();

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn every_size_is_tried_with_every_combination() {
+    fn variants_combine_sizes_and_settings() {
         let variants = tried(
             &["1GiB", "2GiB"],
             &["reclaim_policy=lru,fifo", "dirty_low_pct=5", "mode=writeback,writethrough"],
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_a_hint() {
+    fn invalid_variants_are_refused_with_a_hint() {
         let refused = |settings: &[&str]| format!("{:?}", tried(&["1GiB"], settings).unwrap_err());
         assert!(refused(&["reclaim_polcy=lru"]).contains("did you mean `reclaim_policy`"));
         assert!(refused(&["reclaim_policy=mru"]).contains("fifo, lru, s3fifo"));
