@@ -19,8 +19,7 @@
 //!
 //! Not known here: cache policy, on-disk formats, protocols, configuration.
 //!
-//! Reading order: [`buffer`], [`device`], [`reactor`], then `engine`, then [`hdd`]
-//! and [`flash`].
+//! Reading order: [`buffer`], [`device`], [`reactor`], then `engine`.
 
 #![allow(
     unsafe_code,
@@ -32,10 +31,8 @@ pub mod device;
 mod emulate;
 mod engine;
 pub mod error;
-pub mod flash;
 mod foreign;
 pub mod fuse;
-pub mod hdd;
 #[cfg(test)]
 mod random;
 pub mod reactor;
