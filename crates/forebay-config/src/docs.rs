@@ -81,8 +81,7 @@ pub fn tunables_markdown() -> String {
          A setting is also called tunable. It is set in [forebay.toml](forebay.example.toml) in the section of its pool\n\
          or volume, or changed with `forebay set`, the admin API or the control files. They write it into the same\n\
          file. *Applies* shows when a change takes effect: *live* is at once, while requests run. Percentages of dirty\n\
-         data and of shares are of the capacity of the pool. [FlashCache's names](from-flashcache.md) are understood\n\
-         too.\n",
+         data and of shares are of the capacity of the pool.\n",
     );
     for scope in [Scope::Volume, Scope::Pool] {
         let _ = write!(

@@ -1,8 +1,8 @@
 //! The registry of tunables: the one table from which configuration keys, `forebay get` and `set`,
 //! the API, control files, documents, the JSON schema and completions are generated.
 //!
-//! A tunable is one line in [`VolumeTunables`] or [`PoolTunables`]: its name, its type, its default,
-//! its accepted values, when a change applies, and a line of help. The line generates the
+//! A tunable is one line in [`VolumeTunables`] or [`PoolTunables`]: its name, its type, its
+//! default, its accepted values, when a change applies, and a line of help. The line generates the
 //! entry of `TABLE` and the typed field, so that they cannot differ. Names carry the unit where the
 //! type does not.
 
