@@ -112,7 +112,7 @@ fn list_names_each_export() {
 }
 
 #[test]
-fn info_gives_what_was_asked_for() {
+fn info_replies_with_requested_fields() {
     let mut peer = greeted(3);
     let size = |size: u64, flags: u16| {
         let mut data = vec![0, 0];
