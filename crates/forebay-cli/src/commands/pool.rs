@@ -17,7 +17,7 @@ use super::settings::pair;
 use crate::client::{self, Admin, escaped};
 use crate::complete;
 use crate::failure::Failure;
-use crate::job::{self, JobOptions, Wish};
+use crate::job::{self, JobOptions, WaitMode};
 use crate::paths;
 use crate::screen::{Column, List, Table, Width, bytes, harmless, percent, uptime};
 
@@ -335,7 +335,7 @@ fn replace(
         let answer = client.get(&format!("/v1/jobs/{}", escaped(&job)))?;
         let job: JobInfo = client::read(&answer)?;
         if ["rebuild", "replace"].contains(&job.kind.as_str()) {
-            return job::attend(&client, &answer, Wish { background, json: admin.json });
+            return job::attend(&client, &answer, WaitMode { background, json: admin.json });
         }
     }
     print(&admin, &pool, |pool: &PoolInfo| {

@@ -8,7 +8,7 @@ use forebay_admin::{DaemonInfo, Leaving, MessageId, SettingInfo, SettingsDone, S
 use crate::client::{self, Admin, Client, escaped};
 use crate::complete;
 use crate::failure::Failure;
-use crate::job::{self, Wish};
+use crate::job::{self, WaitMode};
 use crate::screen::{self, Column, Table, harmless};
 
 /// Options of `forebay get`.
@@ -139,7 +139,7 @@ pub(crate) fn set(options: Set) -> Result<(), Failure> {
     match &done.job {
         Some(id) => {
             let job = client.get(&format!("/v1/jobs/{}", escaped(id)))?;
-            job::attend(&client, &job, Wish { background: options.background, json: options.admin.json })
+            job::attend(&client, &job, WaitMode { background: options.background, json: options.admin.json })
         }
         None => Ok(()),
     }

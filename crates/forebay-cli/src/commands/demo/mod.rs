@@ -136,7 +136,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     if !options.json {
         screen::print(&introduction(&plan, folder.path()))?;
     }
-    let outcome = Story { plan, folder: folder.path(), stages: &stages }.tell();
+    let outcome = DemoRun { plan, folder: folder.path(), stages: &stages }.run();
     let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(_) if stages.interrupted() => {
@@ -219,14 +219,14 @@ impl Drop for Folder {
 }
 
 /// The demo in progress.
-struct Story<'a> {
+struct DemoRun<'a> {
     plan: Plan,
     folder: &'a Path,
     stages: &'a Stages,
 }
 
-impl Story<'_> {
-    fn tell(&self) -> Result<Outcome, Failure> {
+impl DemoRun<'_> {
+    fn run(&self) -> Result<Outcome, Failure> {
         let mut ledger = Ledger::new(self.plan.seed, self.plan.disk_bytes);
         let hot = HotSet::new(self.plan.seed, self.plan.disk_bytes, self.plan.hot_bytes, EXTENT_BYTES);
         self.fill(&ledger)?;

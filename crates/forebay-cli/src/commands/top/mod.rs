@@ -29,7 +29,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use crate::client::{Client, DEFAULT_SOCKET};
 use crate::failure::{Failure, system};
 use crate::interrupt::Interrupt;
-use feed::{Feed, Wish};
+use feed::{Feed, FeedRequest};
 use state::{Action, State};
 
 /// Longest time between a signal and its effect.
@@ -111,8 +111,8 @@ fn run(
         match event::read()? {
             Event::Key(key) if key.kind != KeyEventKind::Release => match state.key(key) {
                 Action::Quit => return Ok(()),
-                Action::Acknowledge(alarm) => feed.wish(Wish::Acknowledge(alarm)),
-                Action::Advise(volume) => feed.wish(Wish::Advice(volume)),
+                Action::Acknowledge(alarm) => feed.request(FeedRequest::Acknowledge(alarm)),
+                Action::Advise(volume) => feed.request(FeedRequest::Advice(volume)),
                 Action::None => {}
             },
             Event::Resize(..) => {}

@@ -7,10 +7,10 @@ use forebay_admin::{MessageId, PoolInfo, VolumeInfo, VolumeState};
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_pool::ublk_found;
 
+use super::attach_plan::mounted;
 use super::fstab::{self, Change, DEVICES, Entry, FSTAB, is_volume};
+use super::journal::{Begun, Direction};
 use super::mounts::{Mount, Mounts};
-use super::note::{Begun, Way};
-use super::put::mounted;
 use super::steps::{Mounted, Step};
 use super::{disk, users};
 use crate::client::{self, Client, escaped};
@@ -74,7 +74,7 @@ pub(super) fn plan(client: &Client, point: &Path, keep_pool: bool, asked: String
         harmless(&point.display().to_string()),
         disk.display()
     );
-    Ok(Begun { way: Way::Take, asked, plan: steps, begun: Vec::new(), ending })
+    Ok(Begun { direction: Direction::Detach, asked, plan: steps, begun: Vec::new(), ending })
 }
 
 /// Returns the volume that is mounted there, or that the line of fstab mounts, or whose disk is
