@@ -110,5 +110,5 @@ bench: setup build
 
 # Hours rather than seconds: a million crash points, and fifty kills under load.
 sim-long: setup build
-	target/release/forebay sim --crashes 1000000
+	cargo run --release --locked -p forebay-sim -- --crashes 1000000
 	KILLS=50 FOREBAY=target/release/forebay scripts/e2e kill_loop

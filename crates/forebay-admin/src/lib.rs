@@ -9,6 +9,7 @@
 //! - [`jobs`]: long work.
 //! - [`events`]: events for readers that follow them, and alarms.
 //! - [`clock`]: time for jobs and events.
+//! - [`size`]: sizes and durations as operators write them.
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -20,6 +21,7 @@ mod info;
 pub mod jobs;
 mod message;
 mod request;
+pub mod size;
 
 pub use admin::{Admin, Target, TraceSender};
 pub use error::{AdminError, ErrorKind};

@@ -409,8 +409,6 @@ messages! {
     DemoWrongData, "demo.wrong-data", Failed, "The demo read other data than it had written.";
     DemoIo, "demo.io", Failed, "A request of the demo failed.";
     DemoKept, "demo.kept", Info, "The demo keeps its folder.";
-    SimViolation, "sim.violation", Failed, "The simulator found a violation of a promise.";
-    SimNoViolation, "sim.no-violation", Failed, "The simulator did not find the violation to shrink.";
     UblkNotOurs, "ublk.not-ours", Failed, "The block device does not belong to Forebay.";
     UblkRemoval, "ublk.removal", Failed, "The block device cannot be removed.";
 }

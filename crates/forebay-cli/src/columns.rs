@@ -5,7 +5,7 @@
 //! - No line is wider than the terminal. The heading names the omitted columns, and no digit is
 //!   cut: a number that is too long for its column is rounded.
 
-use forebay_export::size::parse_duration;
+use forebay_admin::size::parse_duration;
 use std::time::Duration;
 
 use crate::screen::{Width, bytes, count, nanos, wrapped};
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interval_is_a_time_or_a_number_of_seconds() {
+    fn intervals_parse_with_and_without_a_unit() {
         assert_eq!(interval("2"), Ok(Duration::from_secs(2)));
         assert_eq!(interval("500ms"), Ok(Duration::from_millis(500)));
         assert!(interval("0").is_err() && interval("often").is_err());

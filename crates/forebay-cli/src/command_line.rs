@@ -25,7 +25,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Set up", &["cache", "uncache", "pool", "volume", "rules", "config", "serve", "run", "ublk"]),
     ("Repair without a daemon", &["check", "inspect", "salvage"]),
     ("Plan", &["advise", "what-if", "trace"]),
-    ("Learn", &["help", "demo", "completions", "man", "sim"]),
+    ("Learn", &["help", "demo", "completions", "man"]),
 ];
 
 /// Returns the definition of the command line.

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_on_the_line_is_asked() {
+    fn completion_uses_the_socket_on_the_line() {
         let of = |line: &str| socket(line.split(' ').map(str::to_owned)).display().to_string();
         assert_eq!(of("forebay -- forebay volume show --admin /x/a.sock"), "/x/a.sock");
         assert_eq!(of("forebay -- forebay --admin=b volume"), "b");

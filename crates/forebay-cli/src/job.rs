@@ -177,13 +177,13 @@ impl JobOptions {
     pub(crate) fn run(&self, begin: impl FnOnce(&Client) -> Result<Value, Failure>) -> Result<(), Failure> {
         let client = self.admin.client();
         let job = begin(&client)?;
-        attend(&client, &job, Wish { background: self.background, json: self.admin.json })
+        attend(&client, &job, WaitMode { background: self.background, json: self.admin.json })
     }
 }
 
 /// Handling of a started job.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct WaitMode {
     /// Only print its ID, without waiting.
     pub(crate) background: bool,
     /// Print the job as JSON.
@@ -194,12 +194,12 @@ pub(crate) struct Wish {
 ///
 /// # Errors
 /// It failed, was cancelled, or Ctrl-C was pressed: it is not known to be done.
-pub(crate) fn attend(client: &Client, answer: &Value, wish: Wish) -> Result<(), Failure> {
+pub(crate) fn attend(client: &Client, answer: &Value, mode: WaitMode) -> Result<(), Failure> {
     let job: Job = client::read(answer)?;
-    if !wish.background {
-        return follow_known(client, &job.id.clone(), Some(job), wish.json);
+    if !mode.background {
+        return follow_known(client, &job.id.clone(), Some(job), mode.json);
     }
-    if wish.json {
+    if mode.json {
         return screen::print_json(answer);
     }
     let what =
@@ -319,7 +319,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_job_is_told_in_one_line_and_what_is_unknown_is_left_out() {
+    fn a_job_is_one_line_without_unknown_parts() {
         let job = |value: Value| client::read::<Job>(&value).unwrap();
         let running =
             job(json!({ "id": "j1", "kind": "flush", "pool": "fast", "volume": "db", "state": "running",
@@ -345,12 +345,12 @@ mod tests {
             "requested": "1" });
         let answers = answers.iter().map(|(status, body)| (*status, (*body).to_owned())).collect();
         client::with_answers(answers, |client| {
-            attend(client, &begun, Wish { background: false, json: false })
+            attend(client, &begun, WaitMode { background: false, json: false })
         })
     }
 
     #[test]
-    fn the_job_of_another_daemon_is_not_taken_for_the_one_that_was_begun() {
+    fn a_job_of_another_daemon_is_not_followed() {
         const RUNS: &str =
             r#"{"id":"j1","kind":"flush","pool":"p","volume":"db","state":"running","requested":"1"}"#;
         const DONE: &str =

@@ -56,14 +56,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_has_its_priority_in_the_journal() {
+    fn journal_lines_carry_their_priority() {
         assert_eq!(lines(Severity::Error, "a\nb", true), "<3>a\n<3>    b\n");
         assert_eq!(lines(Severity::Info, "serving", true), "<6>serving\n");
         assert_eq!(lines(Severity::Warning, "a\nb", false), "forebay: a\n    b\n");
     }
 
     #[test]
-    fn a_path_forges_no_line_and_moves_no_cursor() {
+    fn control_characters_of_paths_are_escaped() {
         let path = "/srv/x\nforebay: all is well\r\x1b[2K";
         let shown = "/srv/x\n    forebay: all is well\\r\\u{1b}[2K";
         assert_eq!(lines(Severity::Info, path, false), format!("forebay: {shown}\n"));

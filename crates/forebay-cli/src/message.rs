@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_messages_are_counted_and_reported_once() {
+    fn lost_messages_are_reported_once() {
         let (mut log, unwritten) = (Full(true, Vec::new()), AtomicU64::new(0));
         ["a\n", "b\n", "c\n"].iter().for_each(|text| put_to(&mut log, &unwritten, text));
         log.0 = false;

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn relative_paths_become_absolute_and_others_stay() {
+    fn only_relative_paths_change() {
         let here = std::env::current_dir().unwrap().display().to_string();
         assert_eq!(absolute("flash.img"), format!("{here}/flash.img"));
         assert_eq!(backing("file:disk.img"), backing("./disk.img"));

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn text_from_outside_cannot_play_with_the_terminal() {
+    fn text_from_outside_is_escaped() {
         assert_eq!(harmless("db\x1b[31m\n"), "db\\u{1b}[31m\\n");
     }
 }

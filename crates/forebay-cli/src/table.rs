@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_wider_than_asked_for_and_no_number_is_broken() {
+    fn tables_fit_and_numbers_stay_whole() {
         for width in NARROWEST..220 {
             let text = rich().within(Width::of(width));
             assert!(text.lines().all(|line| widest(line) <= width), "{width}:\n{text}");
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_least_goes_first_and_is_named() {
+    fn the_least_important_column_goes_first() {
         let text = rich().within(Width::of(50));
         assert!(text.ends_with("no room for: what") && text.contains("1h 02m 03s"), "{text}");
         assert!(!rich().within(Width::unlimited()).contains("no room"));

@@ -1,6 +1,6 @@
 //! A cache device in text form: `PATH[:SIZE]`.
 
-use forebay_export::size::ByteSize;
+use forebay_admin::size::ByteSize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 

@@ -1,38 +1,58 @@
-//! The words of tunables with a choice, as types. Parsers, help texts, schema and documents all use
-//! these lists.
+//! The words of tunables with a choice. Parsers, help texts, schema and documents all use these
+//! lists. Types that only the configuration has are defined here too.
 
-use super::value::{Choice, Value};
+use super::value::{AsValue, Choice, Value};
+use crate::rules::DefaultAction;
+use forebay_core::{Admission, DestageOrder, OnBackingChange, Priority, ReclaimPolicy};
+use forebay_format::checkpoint::Mode;
+use forebay_io::EnginePreference;
 
-/// Generates an enum with a name and a line of help for each variant.
-macro_rules! choices {
-    ($(#[$doc:meta])* $name:ident { $($(#[$attribute:meta])* $variant:ident = $word:literal: $help:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub enum $name { $(#[doc = $help] $(#[$attribute])* $variant,)* }
+/// A setting that is one of several words.
+pub trait Words: Copy + 'static {
+    /// Every word, with its meaning.
+    const CHOICES: &'static [Choice];
 
-        impl $name {
-            /// Every word, with its meaning.
-            pub const CHOICES: &'static [Choice] = &[$(Choice { name: $word, help: $help },)*];
+    /// Returns the word.
+    fn word(self) -> &'static str;
+}
 
-            /// Returns the word.
-            #[must_use]
-            pub fn name(self) -> &'static str {
+/// Gives each variant of an enum its word and a line of help.
+macro_rules! words {
+    ($name:ty { $($variant:ident = $word:literal: $help:literal,)* }) => {
+        impl Words for $name {
+            const CHOICES: &'static [Choice] = &[$(Choice { name: $word, help: $help },)*];
+
+            fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }
         }
 
-        impl super::tunables::FromValue for $name {
+        impl AsValue for $name {
             fn from_value(value: Value) -> Option<Self> {
                 let Value::Choice(word) = value else { return None };
                 match word { $($word => Some(Self::$variant),)* _ => None }
+            }
+
+            fn into_value(self) -> Value {
+                Value::Choice(self.word())
             }
         }
     };
 }
 
-choices! {
-    /// How a volume uses its cache.
-    VolumeMode {
+/// Generates an enum with a word and a line of help for each variant.
+macro_rules! choices {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $word:literal: $help:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum $name { $(#[doc = $help] $variant,)* }
+
+        words! { $name { $($variant = $word: $help,)* } }
+    };
+}
+
+words! {
+    Mode {
         Writeback = "writeback": "reads and writes are cached; a write is acknowledged when the cache has it",
         Writethrough = "writethrough": "reads and writes are cached; a write is acknowledged when the backing store has it",
         Writearound = "writearound": "reads are cached, writes bypass the cache",
@@ -41,8 +61,7 @@ choices! {
     }
 }
 
-choices! {
-    /// Order in which dirty blocks are destaged.
+words! {
     DestageOrder {
         Elevator = "elevator": "in the order of addresses, neighbours merged",
         Fifo = "fifo": "the block that became dirty first",
@@ -51,8 +70,7 @@ choices! {
     }
 }
 
-choices! {
-    /// Which read misses are stored in the cache.
+words! {
     Admission {
         Always = "always": "every miss for which there is room: `fill_no_room_blocks` of the statistics counts the others",
         SecondAccess = "second-access": "a block that was missed before, not long ago",
@@ -60,8 +78,7 @@ choices! {
     }
 }
 
-choices! {
-    /// A volume's share of the destage bandwidth when several volumes compete for it.
+words! {
     Priority {
         Low = "low": "after the others",
         Normal = "normal": "as the others",
@@ -69,27 +86,24 @@ choices! {
     }
 }
 
-choices! {
-    /// Action for a request that no rule matches.
+words! {
     DefaultAction {
         Cache = "cache": "it is cached according to the mode",
         Bypass = "bypass": "it bypasses the cache",
     }
 }
 
-choices! {
-    /// Which blocks are evicted when the cache is full.
+words! {
     ReclaimPolicy {
         Fifo = "fifo": "the oldest segment, regardless of hits",
         Lru = "lru": "the segment with the best ratio of room gained to blocks moved, weighed by age; blocks \
             that were hit stay",
-        S3fifo = "s3fifo": "blocks that were read only once go quickly, blocks that were hit stay",
+        S3Fifo = "s3fifo": "blocks that were read only once go quickly, blocks that were hit stay",
     }
 }
 
-choices! {
-    /// How I/O operations reach the kernel.
-    IoEngine {
+words! {
+    EnginePreference {
         Auto = "auto": "io_uring where it works, else psync",
         Uring = "uring": "io_uring, or refuse to start",
         Psync = "psync": "plain reads and writes",
@@ -112,16 +126,7 @@ choices! {
     }
 }
 
-choices! {
-    /// Whether the cache discards empty segments on its devices.
-    DiscardFreed {
-        Off = "off": "empty segments are not discarded",
-        On = "on": "empty segments are discarded (TRIM), or punched out of a cache file, which is no longer reserved then",
-    }
-}
-
-choices! {
-    /// Action if the backing store was changed while the cache was absent.
+words! {
     OnBackingChange {
         Refuse = "refuse": "drop clean blocks; refuse to attach if any are dirty",
         KeepDirty = "keep-dirty": "drop clean blocks, write dirty blocks over the change",
@@ -151,20 +156,25 @@ choices! {
         Error = "error": "failures",
         Warn = "warn": "and conditions that may lead to failures",
         Info = "info": "and changes",
-        Debug = "debug": "as info: there are no such lines yet",
-        Trace = "trace": "as info: there are no such lines yet",
     }
 }
+
+/// Words of the switch `discard_freed`.
+pub(crate) const DISCARD_FREED: &[Choice] = &[
+    Choice { name: "off", help: "empty segments are not discarded" },
+    Choice {
+        name: "on",
+        help: "empty segments are discarded (TRIM), or punched out of a cache file, which is no longer reserved then",
+    },
+];
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_format::checkpoint::Mode;
 
     #[test]
     fn modes_are_those_of_the_format() {
-        let ours: Vec<&str> = VolumeMode::CHOICES.iter().map(|choice| choice.name).collect();
-        let theirs: Vec<&str> = Mode::ALL.iter().map(|mode| mode.name()).collect();
-        assert_eq!(ours, theirs);
+        assert_eq!(Mode::CHOICES.len(), Mode::ALL.len());
+        assert!(Mode::ALL.into_iter().all(|mode| mode.word() == mode.name()));
     }
 }

@@ -1,11 +1,10 @@
 //! Settings of the daemon that can be changed while it runs, by name and as text: `forebay set
 //! --daemon`. The file reader uses the same functions.
 
-use super::choices::LogLevel;
+use super::choices::{LogLevel, Words};
 use super::keys::{self, Key};
 use super::model::DaemonConfig;
-use super::tunables::FromValue;
-use super::value::{ValueError, ValueKind, nearest};
+use super::value::{AsValue, ValueError, ValueKind, nearest};
 use forebay_admin::MessageId;
 use std::net::SocketAddr;
 
@@ -25,7 +24,7 @@ impl DaemonConfig {
     fn text_of(&self, name: &str) -> String {
         match name {
             METRICS_LISTEN => self.metrics_listen.map_or_else(|| "off".into(), |address| address.to_string()),
-            _ => self.log_level.name().into(),
+            _ => self.log_level.word().into(),
         }
     }
 

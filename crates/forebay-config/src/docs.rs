@@ -61,7 +61,7 @@ fn write_key(out: &mut String, key: &Key) {
 
 fn write_tunable(out: &mut String, tunable: &Tunable) {
     write_comment(out, &format!("{} [{}; {}]", tunable.help, tunable.kind.takes(), tunable.applies.words()));
-    let _ = writeln!(out, "# {} = {}", tunable.name, written(tunable.default_value()));
+    let _ = writeln!(out, "# {} = {}", tunable.name, written((tunable.default)()));
 }
 
 /// Formats a value for the file.
@@ -81,8 +81,7 @@ pub fn tunables_markdown() -> String {
          A setting is also called tunable. It is set in [forebay.toml](forebay.example.toml) in the section of its pool\n\
          or volume, or changed with `forebay set`, the admin API or the control files. They write it into the same\n\
          file. *Applies* shows when a change takes effect: *live* is at once, while requests run. Percentages of dirty\n\
-         data and of shares are of the capacity of the pool. [FlashCache's names](from-flashcache.md) are understood\n\
-         too.\n",
+         data and of shares are of the capacity of the pool.\n",
     );
     for scope in [Scope::Volume, Scope::Pool] {
         let _ = write!(
@@ -94,7 +93,7 @@ pub fn tunables_markdown() -> String {
         for tunable in scope.tunables() {
             let Tunable { name, default, help, .. } = tunable;
             let (takes, applies) = (tunable.kind.takes(), tunable.applies.words());
-            let _ = writeln!(out, "| `{name}` | {takes} | {default} | {applies} | {help} |");
+            let _ = writeln!(out, "| `{name}` | {takes} | {} | {applies} | {help} |", default());
         }
     }
     choices_markdown(&mut out);

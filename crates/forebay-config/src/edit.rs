@@ -8,7 +8,7 @@ use super::tunables::{self, Scope, Tunable};
 use super::value::{Value, ValueError};
 use crate::CacheSpec;
 use forebay_admin::MessageId;
-use forebay_export::size::ByteSize;
+use forebay_admin::size::ByteSize;
 use forebay_export::uri::{BackingUri, ExportUri};
 use thiserror::Error;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, value};
@@ -17,7 +17,7 @@ use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Tab
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the fields say what they are: which pool or volume, and what is to hold")]
 pub enum Edit {
-    /// Sets a tunable, by its name or an alias, to a value as text.
+    /// Sets a tunable, by its name, to a value as text.
     Set { scope: Scope, name: String, key: String, value: String },
     /// Removes a tunable: the default applies again.
     Unset { scope: Scope, name: String, key: String },
@@ -111,7 +111,7 @@ impl Edit {
             }
             Edit::Unset { scope, name, key } => {
                 let tunable = tunable(*scope, key)?;
-                remove_tunable(section(document, scope.name(), name)?, tunable);
+                section(document, scope.name(), name)?.remove(tunable.name);
             }
             Edit::Daemon { key, value: Some(text) } => {
                 put(daemon_section(document)?, key, text.as_str().into());
@@ -187,7 +187,7 @@ fn tunable(scope: Scope, key: &str) -> Result<&'static Tunable, EditError> {
 
 fn read(scope: Scope, key: &str, text: &str) -> Result<(&'static Tunable, Value), EditError> {
     let tunable = tunable(scope, key)?;
-    let read = tunable.parse_as(key, text);
+    let read = tunable.kind.parse(text);
     read.map(|read| (tunable, read)).map_err(|error| EditError::Value { key: key.into(), error })
 }
 
@@ -201,21 +201,11 @@ fn set_all(table: &mut Table, scope: Scope, settings: &[(String, String)]) -> Re
 
 /// Sets a tunable at its place in the file, under its own name.
 fn set_tunable(table: &mut dyn TableLike, tunable: &Tunable, read: Value) {
-    for alias in tunable.aliases.iter().filter(|alias| alias.name != tunable.name) {
-        table.remove(alias.name);
-    }
     let written = match read {
         Value::Count(number) => i64::try_from(number).map_or_else(|_| number.to_string().into(), Into::into),
         other => other.to_string().into(),
     };
     put(table, tunable.name, written);
-}
-
-fn remove_tunable(table: &mut dyn TableLike, tunable: &Tunable) {
-    table.remove(tunable.name);
-    for alias in tunable.aliases {
-        table.remove(alias.name);
-    }
 }
 
 /// Sets a value; an existing one keeps its comment.

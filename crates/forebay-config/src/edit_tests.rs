@@ -18,7 +18,7 @@ backing = "/dev/sdb"
 exports = ["nbd+unix:///db?socket=/run/db.sock"]
 # agreed with the DBAs
 dirty_high_pct = 60 # not more
-fallow_delay = 30
+idle_delay = "30s"
 
 [[volume.db.rule]] # nightly
 exe = "rsync"
@@ -61,15 +61,15 @@ fn setting_is_changed_in_place_with_comment() {
     assert_eq!(patch(FILE, &new), ["-dirty_high_pct = 60 # not more", "+dirty_high_pct = 65 # not more"]);
     let new = edit(FILE, set("flush_period", "5min")).unwrap();
     assert_eq!(patch(FILE, &new), ["+flush_period = \"5min\""]);
-    assert!(new.contains("fallow_delay = 30\nflush_period = \"5min\"\n\n[[volume.db.rule]]"), "{new}");
+    assert!(new.contains("idle_delay = \"30s\"\nflush_period = \"5min\"\n\n[[volume.db.rule]]"), "{new}");
 }
 
 #[test]
-fn an_alias_gives_way_to_the_name() {
+fn changed_and_unset_settings_are_replaced() {
     let new = edit(FILE, set("idle_delay", "off")).unwrap();
-    assert_eq!(patch(FILE, &new), ["-fallow_delay = 30", "+idle_delay = \"off\""]);
+    assert_eq!(patch(FILE, &new), ["-idle_delay = \"30s\"", "+idle_delay = \"off\""]);
     let unset = Edit::Unset { scope: Scope::Volume, name: "db".into(), key: "idle_delay".into() };
-    assert_eq!(patch(FILE, &edit(FILE, unset).unwrap()), ["-fallow_delay = 30"]);
+    assert_eq!(patch(FILE, &edit(FILE, unset).unwrap()), ["-idle_delay = \"30s\""]);
 }
 
 #[test]

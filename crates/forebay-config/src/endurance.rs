@@ -7,8 +7,8 @@
 //! | `0.3DWPD/5y` | multiple of its size per day, for that many years | |
 //! | `7y` | | the rated bytes, spread over that many years |
 
+use forebay_admin::size::ByteSize;
 use forebay_core::EnduranceBudget;
-use forebay_export::size::ByteSize;
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;

@@ -1,13 +1,8 @@
 //! Converts tunables for the engine: to its units, and to 0 where the registry has off.
 
-use super::choices;
 use super::endurance;
 use super::tunables::{PoolTunables, VolumeTunables};
-use forebay_core::{
-    Admission, DestageOrder, OnBackingChange, PoolSettings, Priority, ReclaimPolicy, VolumeSettings,
-};
-use forebay_format::checkpoint::Mode;
-use forebay_io::EnginePreference;
+use forebay_core::{PoolSettings, VolumeSettings};
 use std::time::Duration;
 
 /// Converts to nanoseconds. Limits of the registry are far below overflow.
@@ -15,87 +10,13 @@ fn nanos(time: Option<Duration>) -> u64 {
     time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-impl From<choices::VolumeMode> for Mode {
-    fn from(mode: choices::VolumeMode) -> Self {
-        use choices::VolumeMode;
-        match mode {
-            VolumeMode::Writeback => Self::Writeback,
-            VolumeMode::Writethrough => Self::Writethrough,
-            VolumeMode::Writearound => Self::Writearound,
-            VolumeMode::Writeonly => Self::Writeonly,
-            VolumeMode::Passthrough => Self::Passthrough,
-        }
-    }
-}
-
-impl From<choices::DestageOrder> for DestageOrder {
-    fn from(order: choices::DestageOrder) -> Self {
-        match order {
-            choices::DestageOrder::Elevator => Self::Elevator,
-            choices::DestageOrder::Fifo => Self::Fifo,
-            choices::DestageOrder::Lru => Self::Lru,
-            choices::DestageOrder::Ordered => Self::Ordered,
-        }
-    }
-}
-
-impl From<choices::Admission> for Admission {
-    fn from(admission: choices::Admission) -> Self {
-        match admission {
-            choices::Admission::Always => Self::Always,
-            choices::Admission::SecondAccess => Self::SecondAccess,
-            choices::Admission::Never => Self::Never,
-        }
-    }
-}
-
-impl From<choices::Priority> for Priority {
-    fn from(priority: choices::Priority) -> Self {
-        match priority {
-            choices::Priority::Low => Self::Low,
-            choices::Priority::Normal => Self::Normal,
-            choices::Priority::High => Self::High,
-        }
-    }
-}
-
-impl From<choices::ReclaimPolicy> for ReclaimPolicy {
-    fn from(policy: choices::ReclaimPolicy) -> Self {
-        match policy {
-            choices::ReclaimPolicy::Fifo => Self::Fifo,
-            choices::ReclaimPolicy::Lru => Self::Lru,
-            choices::ReclaimPolicy::S3fifo => Self::S3Fifo,
-        }
-    }
-}
-
-impl From<choices::OnBackingChange> for OnBackingChange {
-    fn from(choice: choices::OnBackingChange) -> Self {
-        match choice {
-            choices::OnBackingChange::Refuse => Self::Refuse,
-            choices::OnBackingChange::KeepDirty => Self::KeepDirty,
-            choices::OnBackingChange::DiscardDirty => Self::DiscardDirty,
-        }
-    }
-}
-
-impl From<choices::IoEngine> for EnginePreference {
-    fn from(engine: choices::IoEngine) -> Self {
-        match engine {
-            choices::IoEngine::Auto => Self::Auto,
-            choices::IoEngine::Uring => Self::Uring,
-            choices::IoEngine::Psync => Self::Psync,
-        }
-    }
-}
-
 impl From<&VolumeTunables> for VolumeSettings {
     /// Converts all but the tunables of an attach (`on_backing_change`, `emulate`) and of rules
     /// (`default_action`).
     fn from(volume: &VolumeTunables) -> Self {
         Self {
-            mode: volume.mode.into(),
-            destage_order: volume.destage_order.into(),
+            mode: volume.mode,
+            destage_order: volume.destage_order,
             flush_period: nanos(volume.flush_period),
             idle_delay: nanos(volume.idle_delay),
             dirty_low_pct: volume.dirty_low_pct,
@@ -105,11 +26,11 @@ impl From<&VolumeTunables> for VolumeSettings {
             latency_target: nanos(volume.latency_target),
             destage_depth_max: volume.destage_depth_max,
             destage_gap_bytes: volume.destage_gap_kb.saturating_mul(1024),
-            admission: volume.admission.into(),
+            admission: volume.admission,
             skip_sequential_bytes: volume.skip_seq_thresh_kb.saturating_mul(1024),
             min_share_pct: volume.min_share_pct,
             max_share_pct: volume.max_share_pct,
-            priority: volume.priority.into(),
+            priority: volume.priority,
             zero_direct_min_bytes: volume.zero_direct_min.0,
         }
     }
@@ -119,11 +40,11 @@ impl From<&PoolTunables> for PoolSettings {
     /// Converts the live ones.
     fn from(pool: &PoolTunables) -> Self {
         Self {
-            reclaim_policy: pool.reclaim_policy.into(),
+            reclaim_policy: pool.reclaim_policy,
             survivors_max_pct: pool.survivors_max_pct,
             dirty_limit_pct: pool.dirty_limit_pct,
             batches_in_flight: pool.batches_in_flight,
-            discard_freed: pool.discard_freed == choices::DiscardFreed::On,
+            discard_freed: pool.discard_freed,
             // Years without a rating are a conflict, which the checks refuse.
             endurance_budget: endurance::budget(pool.endurance_budget, pool.endurance_rating)
                 .unwrap_or_default(),
@@ -148,7 +69,7 @@ mod tests {
     fn other(tunable: &Tunable) -> String {
         let value = match tunable.kind {
             ValueKind::Choice(choices) => {
-                choices.iter().map(|choice| choice.name).find(|name| *name != tunable.default)
+                choices.iter().map(|choice| choice.name).find(|name| *name != (tunable.default)().to_string())
             }
             ValueKind::Percent { .. } | ValueKind::Count { .. } => Some("33"),
             ValueKind::Size { .. } | ValueKind::Rate => Some("2MiB"),

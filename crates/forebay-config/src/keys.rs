@@ -1,7 +1,7 @@
 //! Keys of forebay.toml other than tunables: one table per section, from which the reader's
 //! suggestions, the JSON schema and the example are generated.
 
-use super::choices::{ClientCertificates, LockMemory, LogLevel};
+use super::choices::{ClientCertificates, LockMemory, LogLevel, Words};
 use super::value::Choice;
 
 /// Accepted values of a key.

@@ -85,7 +85,7 @@ fn section(out: &mut String, name: &str, about: &str, keys: &[Key], tunables: &[
     }
     for tunable in tunables {
         let Tunable { name, default, help, kind, applies, .. } = tunable;
-        let takes = kind.takes();
+        let (default, takes) = (default(), kind.takes());
         entry(out, &format!("{name} = {default}"), &format!("{help} ({takes}; {})", applies.words()));
         if let ValueKind::Choice(choices) = *kind {
             words(out, choices);

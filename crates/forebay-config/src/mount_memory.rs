@@ -1,6 +1,6 @@
 //! Share of a pool's memory that its mounts may use.
 
-use forebay_export::size::ByteSize;
+use forebay_admin::size::ByteSize;
 
 /// Most mounts of a pool.
 pub const MOUNTS_MAX: u16 = 64;

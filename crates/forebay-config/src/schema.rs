@@ -4,7 +4,7 @@
 
 use super::keys::{self, Key, Shape};
 use super::model::NAME_BYTES_MAX;
-use super::tunables::{Applies, Scope, Translate, Tunable};
+use super::tunables::{Applies, Scope, Tunable};
 use super::value::{Choice, Value as Tuned, ValueKind, is_switch};
 use serde_json::{Map, Value, json};
 
@@ -56,13 +56,6 @@ fn table(keys: &[Key], scope: Option<Scope>) -> Value {
     }
     for tunable in scope.map_or(&[][..], Scope::tunables) {
         properties.insert(tunable.name.into(), tuned(tunable));
-        for alias in tunable.aliases.iter().filter(|alias| alias.name != tunable.name) {
-            let mut schema =
-                if alias.translate == Translate::Same { of_kind(&tunable.kind) } else { json!({}) };
-            schema["description"] = format!("FlashCache's name for {}", tunable.name).into();
-            schema["deprecated"] = true.into();
-            properties.insert(alias.name.into(), schema);
-        }
     }
     let required: Vec<&str> = keys.iter().filter(|key| key.required).map(|key| key.name).collect();
     json!({ "type": "object", "additionalProperties": false, "properties": properties, "required": required })
@@ -82,7 +75,7 @@ fn with_help(mut schema: Value, help: &str, default: &Option<Value>) -> Value {
 }
 
 fn tuned(tunable: &Tunable) -> Value {
-    let default = match tunable.default_value() {
+    let default = match (tunable.default)() {
         Tuned::Count(number) => number.into(),
         other => other.to_string().into(),
     };
@@ -90,13 +83,7 @@ fn tuned(tunable: &Tunable) -> Value {
         Applies::Live => tunable.help.to_owned(),
         other => format!("{} (applies {})", tunable.help, other.words()),
     };
-    let mut schema = of_kind(&tunable.kind);
-    let own = tunable.aliases.iter().find(|alias| alias.name == tunable.name);
-    if let Some(Translate::Words(words)) = own.map(|alias| alias.translate) {
-        let numbers: Vec<i64> = words.iter().filter_map(|(word, _)| word.parse().ok()).collect();
-        schema = json!({ "anyOf": [schema, { "enum": numbers }] });
-    }
-    with_help(schema, &help, &Some(default))
+    with_help(of_kind(&tunable.kind), &help, &Some(default))
 }
 
 fn words(choices: &[Choice]) -> Value {

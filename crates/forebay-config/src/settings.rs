@@ -25,17 +25,17 @@ impl Settings {
         self.scope
     }
 
-    /// Sets a tunable, given by its name or an alias, to a value as text. Returns the tunable.
+    /// Sets a tunable, given by its name, to a value as text. Returns the tunable.
     ///
     /// If there is no such tunable, or it does not accept the value; nothing is changed.
     pub fn set(&mut self, name: &str, text: &str) -> Result<&'static Tunable, ValueError> {
         let tunable = self.named(name)?;
-        let value = tunable.parse_as(name, text)?;
+        let value = tunable.kind.parse(text)?;
         self.values.insert(tunable.name, value);
         Ok(tunable)
     }
 
-    /// Removes the set value of a tunable, given by its name or an alias: the default applies
+    /// Removes the set value of a tunable, given by its name: the default applies
     /// again. Returns the tunable.
     ///
     /// # Errors
@@ -55,14 +55,9 @@ impl Settings {
         })
     }
 
-    /// Sets a parsed value. Returns false, and changes nothing, if the tunable is set already or is
-    /// of another scope.
-    pub(crate) fn put(&mut self, tunable: &'static Tunable, value: Value) -> bool {
-        let vacant = tunable.scope == self.scope && !self.values.contains_key(tunable.name);
-        if vacant {
-            self.values.insert(tunable.name, value);
-        }
-        vacant
+    /// Sets a value that the tunable has parsed.
+    pub(crate) fn put(&mut self, tunable: &'static Tunable, value: Value) {
+        self.values.insert(tunable.name, value);
     }
 
     /// Returns the set value of a tunable.
@@ -76,7 +71,7 @@ impl Settings {
     #[must_use]
     pub fn value(&self, name: &str) -> Option<Value> {
         let tunable = tunables::find(self.scope, name)?;
-        Some(self.values.get(tunable.name).cloned().unwrap_or_else(|| tunable.default_value()))
+        Some(self.values.get(tunable.name).cloned().unwrap_or_else(|| (tunable.default)()))
     }
 
     /// Returns every tunable of the scope with its effective value.
@@ -84,7 +79,7 @@ impl Settings {
         let table = self.scope.tunables().iter();
         table.map(|tunable| {
             let set = self.values.get(tunable.name).cloned();
-            (tunable, set.unwrap_or_else(|| tunable.default_value()))
+            (tunable, set.unwrap_or_else(|| (tunable.default)()))
         })
     }
 

@@ -1,18 +1,24 @@
 //! The registry of tunables: the one table from which configuration keys, `forebay get` and `set`,
 //! the API, control files, documents, the JSON schema and completions are generated.
 //!
-//! A tunable is one line in [`VolumeTunables`] or [`PoolTunables`]: its name, its type, its default
-//! as text, its accepted values, when a change applies, and a line of help. The line generates the
+//! A tunable is one line in [`VolumeTunables`] or [`PoolTunables`]: its name, its type, its
+//! default, its accepted values, when a change applies, and a line of help. The line generates the
 //! entry of `TABLE` and the typed field, so that they cannot differ. Names carry the unit where the
 //! type does not.
 
 use super::choices::*;
 use super::settings::Settings;
-use super::value::{Choice, Value, ValueError, ValueKind, nearest};
+use super::value::{AsValue, Choice, Value, ValueKind, nearest};
 use crate::KeySource;
 use crate::endurance::Endurance;
-use forebay_export::size::ByteSize;
-use forebay_io::DeviceModel;
+use crate::rules::DefaultAction;
+use forebay_admin::size::ByteSize;
+use forebay_core::{
+    Admission, DestageOrder, OnBackingChange, PoolSettings, Priority, ReclaimPolicy, VolumeSettings,
+};
+use forebay_format::checkpoint::Mode;
+use forebay_io::{DeviceModel, EnginePreference};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Owner of a tunable.
@@ -70,28 +76,8 @@ impl Applies {
     }
 }
 
-/// Translation of values under another name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Translate {
-    /// None.
-    Same,
-    /// A plain number is seconds, and 0 is off.
-    Seconds,
-    /// By these words; other values are read unchanged.
-    Words(&'static [(&'static str, &'static str)]),
-}
-
-/// FlashCache's name for a tunable. It is accepted wherever the name is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Alias {
-    /// The other name; or the same name, if only the values differ.
-    pub name: &'static str,
-    /// Translation of its values.
-    pub translate: Translate,
-}
-
 /// One tunable.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Tunable {
     /// Name.
     pub name: &'static str,
@@ -99,45 +85,15 @@ pub struct Tunable {
     pub scope: Scope,
     /// Accepted values.
     pub kind: ValueKind,
-    /// Default, as text.
-    pub default: &'static str,
+    /// The default.
+    pub default: fn() -> Value,
     /// When a change applies.
     pub applies: Applies,
     /// Its effect, in one line.
     pub help: &'static str,
-    /// Other names.
-    pub aliases: &'static [Alias],
 }
 
 impl Tunable {
-    /// Reads a value given under `name`, the name of the tunable or of an alias.
-    ///
-    /// # Errors
-    /// If the text is no such value, or out of range.
-    pub fn parse_as(&self, name: &str, text: &str) -> Result<Value, ValueError> {
-        let translate = self.aliases.iter().find(|alias| alias.name == name).map(|alias| alias.translate);
-        match translate {
-            Some(Translate::Seconds) if text == "0" => self.kind.parse("off"),
-            Some(Translate::Seconds) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
-                self.kind.parse(&format!("{text}s"))
-            }
-            Some(Translate::Words(words)) => {
-                let ours = words.iter().find(|(theirs, _)| *theirs == text);
-                self.kind.parse(ours.map_or(text, |(_, ours)| ours))
-            }
-            _ => self.kind.parse(text),
-        }
-    }
-
-    /// Returns the default as a value.
-    ///
-    /// # Panics
-    /// If the table is wrong, which a test excludes.
-    #[must_use]
-    pub fn default_value(&self) -> Value {
-        self.kind.parse(self.default).expect("tested: every default is a value of its kind")
-    }
-
     /// Returns the words of a choice; empty for other kinds.
     #[must_use]
     pub fn choices(&self) -> &'static [Choice] {
@@ -150,20 +106,15 @@ pub fn all() -> impl Iterator<Item = &'static Tunable> {
     Scope::Pool.tunables().iter().chain(Scope::Volume.tunables())
 }
 
-/// Returns the tunable of a scope with this name or alias.
+/// Returns the tunable of a scope with this name.
 #[must_use]
 pub fn find(scope: Scope, name: &str) -> Option<&'static Tunable> {
-    let table = scope.tunables();
-    let by_name = table.iter().find(|tunable| tunable.name == name);
-    by_name.or_else(|| table.iter().find(|tunable| tunable.aliases.iter().any(|alias| alias.name == name)))
+    scope.tunables().iter().find(|tunable| tunable.name == name)
 }
 
 /// Returns a suggestion for a name that is no tunable of this scope and none of `others`.
 #[must_use]
 pub fn hint(scope: Scope, name: &str, others: &[&'static str]) -> Option<String> {
-    if let Some((_, instead)) = FLASHCACHE_OTHERWISE.iter().find(|(theirs, _)| *theirs == name) {
-        return Some((*instead).to_owned());
-    }
     let other = if scope == Scope::Pool { Scope::Volume } else { Scope::Pool };
     if let Some(tunable) = find(other, name) {
         let (name, other, scope) = (tunable.name, other.name(), scope.name());
@@ -173,103 +124,10 @@ pub fn hint(scope: Scope, name: &str, others: &[&'static str]) -> Option<String>
     nearest(name, known).map(|name| format!("did you mean `{name}`?"))
 }
 
-/// Settings of FlashCache that correspond to something other than a tunable.
-pub const FLASHCACHE_OTHERWISE: &[(&str, &str)] = &[
-    ("do_sync", "FlashCache's do_sync is a command here: forebay flush VOLUME"),
-    ("stop_sync", "FlashCache's stop_sync is a command here: forebay jobs ID --cancel"),
-    ("zero_stats", "counters are not reset here: take the difference of two readings"),
-    ("fast_remove", "the command decides what a volume leaves in the cache: forebay volume detach"),
-    ("max_clean_ios_set", "there are no sets here; destage_depth_max limits the whole"),
-    (
-        "fallow_clean_speed",
-        "there are no sets here; max_destage_iops and max_destage_bandwidth limit the whole",
-    ),
-    ("max_pids", "lists of processes are rules here: [[volume.NAME.rule]]"),
-    ("do_pid_expiry", "a rule has its own `expires`: [[volume.NAME.rule]]"),
-    ("pid_expiry_secs", "a rule has its own `expires`: [[volume.NAME.rule]]"),
-    ("io_latency_hist", "histograms of latency are always on: forebay stats VOLUME"),
-    ("lru_promote_thresh", "no such number here; reclaim_policy chooses the policy"),
-    ("lru_hot_pct", "survivors_max_pct limits how many blocks are kept because of hits"),
-];
-
-/// Types that a value can be converted to.
-pub(crate) trait FromValue: Sized {
-    /// Returns nothing if the value is of another kind.
-    fn from_value(value: Value) -> Option<Self>;
-}
-
-impl FromValue for u64 {
-    fn from_value(value: Value) -> Option<Self> {
-        if let Value::Count(number) = value { Some(number) } else { None }
-    }
-}
-
-impl FromValue for u32 {
-    fn from_value(value: Value) -> Option<Self> {
-        u64::from_value(value).and_then(|number| number.try_into().ok())
-    }
-}
-
-impl FromValue for Option<u32> {
-    fn from_value(value: Value) -> Option<Self> {
-        if value == Value::Auto { Some(None) } else { u32::from_value(value).map(Some) }
-    }
-}
-
-impl FromValue for ByteSize {
-    fn from_value(value: Value) -> Option<Self> {
-        if let Value::Size(size) = value { Some(size) } else { None }
-    }
-}
-
-impl FromValue for Option<ByteSize> {
-    fn from_value(value: Value) -> Option<Self> {
-        if value == Value::Auto { Some(None) } else { ByteSize::from_value(value).map(Some) }
-    }
-}
-
-impl FromValue for Duration {
-    fn from_value(value: Value) -> Option<Self> {
-        if let Value::Duration(time) = value { Some(time) } else { None }
-    }
-}
-
-impl FromValue for Option<KeySource> {
-    fn from_value(value: Value) -> Option<Self> {
-        match value {
-            Value::Off => Some(None),
-            Value::Key(source) => Some(Some(source)),
-            _ => None,
-        }
-    }
-}
-
-impl FromValue for Option<Endurance> {
-    fn from_value(value: Value) -> Option<Self> {
-        match value {
-            Value::Off => Some(None),
-            Value::Endurance(amount) => Some(Some(amount)),
-            _ => None,
-        }
-    }
-}
-
-impl FromValue for Option<DeviceModel> {
-    fn from_value(value: Value) -> Option<Self> {
-        if let Value::Device(model) = value { Some(model) } else { None }
-    }
-}
-
-impl FromValue for Option<Duration> {
-    fn from_value(value: Value) -> Option<Self> {
-        if value == Value::Off { Some(None) } else { Duration::from_value(value).map(Some) }
-    }
-}
-
 /// Generates the typed structure and the table of a scope from the same lines.
 macro_rules! tunables {
     ($(#[$doc:meta])* $structure:ident, $scope:ident {
-        $($name:ident: $type:ty = $default:literal, $kind:expr, $applies:ident, $help:literal $(, [$($alias:expr),*])?;)*
+        $($name:ident: $type:ty = $default:expr, $kind:expr, $applies:ident, $help:literal;)*
     }) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, Debug)]
@@ -281,10 +139,9 @@ macro_rules! tunables {
                 name: stringify!($name),
                 scope: Scope::$scope,
                 kind: $kind,
-                default: $default,
+                default: || <$type>::into_value($default),
                 applies: Applies::$applies,
                 help: $help,
-                aliases: &[$($($alias),*)?],
             },)*];
 
             /// Takes set values, and defaults for the rest.
@@ -295,24 +152,34 @@ macro_rules! tunables {
             pub fn new(settings: &Settings) -> Self {
                 assert_eq!(settings.scope(), Scope::$scope, "settings of another scope");
                 let value = |name| settings.value(name).expect("tested: every line is found by its name");
-                Self { $($name: FromValue::from_value(value(stringify!($name)))
+                Self { $($name: AsValue::from_value(value(stringify!($name)))
                     .expect("tested: the kind of each line gives its type"),)* }
             }
         }
 
         impl Default for $structure {
             fn default() -> Self {
-                Self::new(&Settings::new(Scope::$scope))
+                Self { $($name: $default,)* }
             }
         }
     };
 }
 
-const fn percent(min: u64, max: u64) -> ValueKind {
-    ValueKind::Percent { min, max }
+/// Defaults of the engine.
+const VOLUME: VolumeSettings = VolumeSettings::DEFAULT;
+const POOL: PoolSettings = PoolSettings::DEFAULT;
+
+/// Returns a time of the engine, in nanoseconds, where 0 is off.
+const fn time(ns: u64) -> Option<Duration> {
+    if ns == 0 { None } else { Some(Duration::from_nanos(ns)) }
 }
 
-const fn count(min: u64, max: u64, unit: &'static str) -> ValueKind {
+const fn percent(range: RangeInclusive<u32>) -> ValueKind {
+    ValueKind::Percent { min: *range.start() as u64, max: *range.end() as u64 }
+}
+
+const fn count(range: RangeInclusive<u32>, unit: &'static str) -> ValueKind {
+    let (min, max) = (*range.start() as u64, *range.end() as u64);
     ValueKind::Count { min, max, unit, zero: None, auto: false }
 }
 
@@ -322,14 +189,6 @@ const fn size(min: u64, max: u64) -> ValueKind {
 
 const fn duration(min: Duration, max: Duration, off: bool) -> ValueKind {
     ValueKind::Duration { min, max, off }
-}
-
-const fn same(name: &'static str) -> Alias {
-    Alias { name, translate: Translate::Same }
-}
-
-const fn words(name: &'static str, words: &'static [(&'static str, &'static str)]) -> Alias {
-    Alias { name, translate: Translate::Words(words) }
 }
 
 /// Maximum of all wait times and ages.
@@ -348,48 +207,47 @@ const KIB: ValueKind = ValueKind::Count { min: 0, max: 1 << 30, unit: "KiB", zer
 tunables! {
     /// Settings of one volume, checked.
     VolumeTunables, Volume {
-        mode: VolumeMode = "writeback", ValueKind::Choice(VolumeMode::CHOICES), Live,
+        mode: Mode = VOLUME.mode, ValueKind::Choice(Mode::CHOICES), Live,
             "how the volume uses its cache";
-        destage_order: DestageOrder = "elevator", ValueKind::Choice(DestageOrder::CHOICES), Live,
+        destage_order: DestageOrder = VOLUME.destage_order, ValueKind::Choice(DestageOrder::CHOICES), Live,
             "which dirty block is written back first";
-        flush_period: Option<Duration> = "off", duration(Duration::from_secs(1), DAYS_30, true), Live,
+        flush_period: Option<Duration> = time(VOLUME.flush_period), duration(Duration::from_secs(1), DAYS_30, true), Live,
             "no block stays dirty for longer; destage of due blocks is spread evenly over the period";
-        idle_delay: Option<Duration> = "5s", duration(MS, DAYS_30, true), Live,
-            "a volume without requests for this long is written back completely",
-            [Alias { name: "fallow_delay", translate: Translate::Seconds }];
-        dirty_low_pct: u32 = "10", percent(0, 100), Live,
-            "destage begins above this dirty share of the pool's capacity", [same("dirty_thresh_pct")];
-        dirty_high_pct: u32 = "70", percent(1, 90), Live,
+        idle_delay: Option<Duration> = time(VOLUME.idle_delay), duration(MS, DAYS_30, true), Live,
+            "a volume without requests for this long is written back completely";
+        dirty_low_pct: u32 = VOLUME.dirty_low_pct, percent(VolumeSettings::DIRTY_LOW_PCT), Live,
+            "destage begins above this dirty share of the pool's capacity";
+        dirty_high_pct: u32 = VOLUME.dirty_high_pct, percent(VolumeSettings::DIRTY_HIGH_PCT), Live,
             "writers are slowed to the speed of the backing store at this dirty share of the pool's capacity";
-        max_destage_iops: u32 = "0", IOPS, Live,
+        max_destage_iops: u32 = VOLUME.max_destage_iops, IOPS, Live,
             "destage writes at most this many times a second";
-        max_destage_bandwidth: ByteSize = "0", ValueKind::Rate, Live,
+        max_destage_bandwidth: ByteSize = ByteSize(VOLUME.max_destage_bytes_per_s), ValueKind::Rate, Live,
             "destage writes at most this much a second";
-        latency_target: Option<Duration> = "20ms", duration(MS, Duration::from_secs(10), true), Live,
+        latency_target: Option<Duration> = time(VOLUME.latency_target), duration(MS, Duration::from_secs(10), true), Live,
             "destage yields when requests wait longer than this for the backing store";
-        destage_depth_max: u32 = "16", count(1, 256, "operations"), Live,
-            "destage operations in flight under pressure", [same("max_clean_ios_total")];
-        destage_gap_kb: u64 = "512", KIB, Live,
+        destage_depth_max: u32 = VOLUME.destage_depth_max, count(VolumeSettings::DESTAGE_DEPTH_MAX, "operations"), Live,
+            "destage operations in flight under pressure";
+        destage_gap_kb: u64 = VOLUME.destage_gap_bytes / 1024, KIB, Live,
             "widest gap between dirty blocks that is written along with them where that is faster";
-        admission: Admission = "always", ValueKind::Choice(Admission::CHOICES), Live,
+        admission: Admission = VOLUME.admission, ValueKind::Choice(Admission::CHOICES), Live,
             "which read misses are stored in the cache";
-        skip_seq_thresh_kb: u64 = "0", KIB, Live,
-            "a sequential stream bypasses the cache once it is this long", [same("skip_seq_thresh_kb")];
-        min_share_pct: u32 = "0", percent(0, 100), Live,
+        skip_seq_thresh_kb: u64 = VOLUME.skip_sequential_bytes / 1024, KIB, Live,
+            "a sequential stream bypasses the cache once it is this long";
+        min_share_pct: u32 = VOLUME.min_share_pct, percent(VolumeSettings::MIN_SHARE_PCT), Live,
             "share of the pool's capacity that other volumes cannot take from this one";
-        max_share_pct: u32 = "100", percent(1, 100), Live,
+        max_share_pct: u32 = VOLUME.max_share_pct, percent(VolumeSettings::MAX_SHARE_PCT), Live,
             "share of the pool's capacity that this volume can have";
-        priority: Priority = "normal", ValueKind::Choice(Priority::CHOICES), Live,
+        priority: Priority = VOLUME.priority, ValueKind::Choice(Priority::CHOICES), Live,
             "whose dirty data is written back first when volumes share a backing device or a pool";
-        zero_direct_min: ByteSize = "1MiB", size(4096, 1 << 40), Live,
+        zero_direct_min: ByteSize = ByteSize(VOLUME.zero_direct_min_bytes), size(4096, 1 << 40), Live,
             "zeroes and discards from this size on go to the backing store at once";
-        default_action: DefaultAction = "cache", ValueKind::Choice(DefaultAction::CHOICES), Live,
-            "what happens to a request that no rule matches", [words("cache_all", &[("1", "cache"), ("0", "bypass")])];
-        on_backing_change: OnBackingChange = "refuse", ValueKind::Choice(OnBackingChange::CHOICES), AtAttach,
+        default_action: DefaultAction = DefaultAction::Cache, ValueKind::Choice(DefaultAction::CHOICES), Live,
+            "what happens to a request that no rule matches";
+        on_backing_change: OnBackingChange = OnBackingChange::Refuse, ValueKind::Choice(OnBackingChange::CHOICES), AtAttach,
             "what to do if the backing store was changed while the cache was away";
-        connections_max: u32 = "1024", count(1, 60_000, "connections"), AtAttach,
+        connections_max: u32 = 1024, count(1..=60_000, "connections"), AtAttach,
             "connections to this volume at once; further ones are refused";
-        emulate: Option<DeviceModel> = "none", ValueKind::Device, AtAttach,
+        emulate: Option<DeviceModel> = None, ValueKind::Device, AtAttach,
             "a device to imitate in front of the backing store, for demonstrations and measurements";
     }
 }
@@ -397,47 +255,47 @@ tunables! {
 tunables! {
     /// Settings of one pool, checked.
     PoolTunables, Pool {
-        reclaim_policy: ReclaimPolicy = "s3fifo", ValueKind::Choice(ReclaimPolicy::CHOICES), Live,
-            "which blocks are evicted when the cache is full", [words("reclaim_policy", &[("0", "fifo"), ("1", "lru")])];
-        survivors_max_pct: u32 = "75", percent(0, 90), Live,
+        reclaim_policy: ReclaimPolicy = POOL.reclaim_policy, ValueKind::Choice(ReclaimPolicy::CHOICES), Live,
+            "which blocks are evicted when the cache is full";
+        survivors_max_pct: u32 = POOL.survivors_max_pct, percent(PoolSettings::SURVIVORS_MAX_PCT), Live,
             "share of a reclaimed segment that may be moved instead of evicted, because there is room or it was hit: bounds extra writes to the flash";
-        dirty_limit_pct: u32 = "80", percent(1, 90), Live,
+        dirty_limit_pct: u32 = POOL.dirty_limit_pct, percent(PoolSettings::DIRTY_LIMIT_PCT), Live,
             "dirty share of the pool's capacity that all volumes together do not exceed";
-        batches_in_flight: u32 = "4", count(1, 64, "writes"), Live,
+        batches_in_flight: u32 = POOL.batches_in_flight, count(PoolSettings::BATCHES_IN_FLIGHT, "writes"), Live,
             "log writes in flight for each stream";
-        discard_freed: DiscardFreed = "off", ValueKind::Choice(DiscardFreed::CHOICES), Live,
+        discard_freed: bool = POOL.discard_freed, ValueKind::Choice(DISCARD_FREED), Live,
             "discard empty segments on the cache device, one after the other";
-        endurance_budget: Option<Endurance> = "off", ValueKind::Endurance { rating: false }, Live,
+        endurance_budget: Option<Endurance> = None, ValueKind::Endurance { rating: false }, Live,
             "bytes that may be written to the pool's devices in a day: fills and kept blocks are held back, clients never";
-        endurance_rating: Option<Endurance> = "off", ValueKind::Endurance { rating: true }, Live,
+        endurance_rating: Option<Endurance> = None, ValueKind::Endurance { rating: true }, Live,
             "bytes that may be written to each device in its life, by its data sheet";
-        buffer_memory: ByteSize = "512MiB", size(192 << 20, 1 << 40), AtStart,
+        buffer_memory: ByteSize = ByteSize(512 << 20), size(192 << 20, 1 << 40), AtStart,
             "memory for requests in flight, all clients of the pool together";
-        pool_connections_max: u32 = "1024", count(1, 60_000, "connections"), AtStart,
+        pool_connections_max: u32 = 1024, count(1..=60_000, "connections"), AtStart,
             "connections to all volumes of the pool at once; further ones are closed";
-        scratch_size: ByteSize = "16MiB", size(1 << 20, 32 << 20), AtStart,
+        scratch_size: ByteSize = ByteSize(16 << 20), size(1 << 20, 32 << 20), AtStart,
             "memory for destage, fills and merges";
-        spin: Duration = "50us", duration(Duration::ZERO, Duration::from_millis(10), false), AtStart,
+        spin: Duration = Duration::from_micros(50), duration(Duration::ZERO, Duration::from_millis(10), false), AtStart,
             "poll at most this long for completions before sleeping; how long is learned, an idle pool sleeps";
-        nice_boost: u32 = "10", count(0, 20, "steps"), AtStart,
+        nice_boost: u32 = 10, count(0..=20, "steps"), AtStart,
             "raise the priority of the pool's thread by this much niceness, if the process may; 0: do not";
-        io_threads: Option<u32> = "auto",
+        io_threads: Option<u32> = None,
             ValueKind::Count { min: 0, max: 16, unit: "threads", zero: None, auto: true }, AtStart,
             "threads that take over work when the pool's thread is busy; auto: one for four processors, four at most";
-        io_threads_busy_pct: u32 = "90", percent(0, 100), AtStart,
+        io_threads_busy_pct: u32 = 90, percent(0..=100), AtStart,
             "they get work if the pool's thread is busy for this share of the time; 0: always everything";
-        io: IoEngine = "auto", ValueKind::Choice(IoEngine::CHOICES), AtStart,
+        io: EnginePreference = EnginePreference::Auto, ValueKind::Choice(EnginePreference::CHOICES), AtStart,
             "how operations reach the kernel";
-        emulate_cache: Option<DeviceModel> = "none", ValueKind::Device, AtStart,
+        emulate_cache: Option<DeviceModel> = None, ValueKind::Device, AtStart,
             "a device to imitate in front of each cache device, for measurements";
-        encryption_key_file: Option<KeySource> = "off", ValueKind::Key, AtStart,
+        encryption_key_file: Option<KeySource> = None, ValueKind::Key, AtStart,
             "the cache is encrypted with the key in this file, or in this credential of the service; a cache is made with it or without";
-        segment_size: Option<ByteSize> = "auto",
+        segment_size: Option<ByteSize> = None,
             ValueKind::Size { min: 64 << 10, max: 64 << 20, power_of_two: true, auto: true }, AtCreation,
             "the unit in which the cache is filled and emptied; auto: by the size of the cache";
-        cache_allocation: CacheAllocation = "full", ValueKind::Choice(CacheAllocation::CHOICES), AtCreation,
+        cache_allocation: CacheAllocation = CacheAllocation::Full, ValueKind::Choice(CacheAllocation::CHOICES), AtCreation,
             "how the space of a new cache file is allocated";
-        mirror: Mirror = "off", ValueKind::Choice(Mirror::CHOICES), AtCreation,
+        mirror: Mirror = Mirror::Off, ValueKind::Choice(Mirror::CHOICES), AtCreation,
             "keep dirty data on both devices of the cache";
     }
 }

@@ -10,7 +10,7 @@
 use crate::KeySource;
 use crate::endurance::{Endurance, EnduranceError};
 use forebay_admin::MessageId;
-use forebay_export::size::{ByteSize, parse_duration};
+use forebay_admin::size::{ByteSize, parse_duration};
 use forebay_io::DeviceModel;
 use std::fmt;
 use std::time::Duration;
@@ -108,6 +108,112 @@ pub enum Value {
     /// A size that is determined elsewhere.
     Auto,
 }
+
+/// Types of the typed structures.
+pub(crate) trait AsValue: Sized {
+    /// Returns nothing if the value is of another kind.
+    fn from_value(value: Value) -> Option<Self>;
+
+    /// Returns the value.
+    fn into_value(self) -> Value;
+}
+
+impl AsValue for u64 {
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Count(number) = value { Some(number) } else { None }
+    }
+
+    fn into_value(self) -> Value {
+        Value::Count(self)
+    }
+}
+
+impl AsValue for u32 {
+    fn from_value(value: Value) -> Option<Self> {
+        u64::from_value(value).and_then(|number| number.try_into().ok())
+    }
+
+    fn into_value(self) -> Value {
+        Value::Count(self.into())
+    }
+}
+
+impl AsValue for bool {
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Choice(word) = value { Some(word == "on") } else { None }
+    }
+
+    fn into_value(self) -> Value {
+        Value::Choice(if self { "on" } else { "off" })
+    }
+}
+
+impl AsValue for ByteSize {
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Size(size) = value { Some(size) } else { None }
+    }
+
+    fn into_value(self) -> Value {
+        Value::Size(self)
+    }
+}
+
+impl AsValue for Duration {
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Duration(time) = value { Some(time) } else { None }
+    }
+
+    fn into_value(self) -> Value {
+        Value::Duration(self)
+    }
+}
+
+impl AsValue for KeySource {
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Key(source) = value { Some(source) } else { None }
+    }
+
+    fn into_value(self) -> Value {
+        Value::Key(self)
+    }
+}
+
+impl AsValue for Endurance {
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Endurance(amount) = value { Some(amount) } else { None }
+    }
+
+    fn into_value(self) -> Value {
+        Value::Endurance(self)
+    }
+}
+
+impl AsValue for Option<DeviceModel> {
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Device(model) = value { Some(model) } else { None }
+    }
+
+    fn into_value(self) -> Value {
+        Value::Device(self)
+    }
+}
+
+/// Types with a value that stands for none.
+macro_rules! optional {
+    ($($type:ty: $none:ident),*) => {
+        $(impl AsValue for Option<$type> {
+            fn from_value(value: Value) -> Option<Self> {
+                if value == Value::$none { Some(None) } else { <$type>::from_value(value).map(Some) }
+            }
+
+            fn into_value(self) -> Value {
+                self.map_or(Value::$none, AsValue::into_value)
+            }
+        })*
+    };
+}
+
+optional! { u32: Auto, ByteSize: Auto, Duration: Off, KeySource: Off, Endurance: Off }
 
 /// A value in a configuration file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

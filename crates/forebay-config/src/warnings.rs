@@ -1,9 +1,10 @@
 //! Settings of a volume that are allowed but look like mistakes: the same checks for a file, the
 //! command line and the API.
 
-use crate::choices::{DefaultAction, OnBackingChange};
 use crate::model::VolumeConfig;
+use crate::rules::DefaultAction;
 use forebay_admin::MessageId;
+use forebay_core::OnBackingChange;
 use forebay_export::uri::{Endpoint, ExportUri, FilePermissions};
 
 /// A warning.

@@ -25,7 +25,6 @@ impl LogThreshold {
             LogLevel::Error => Severity::Error,
             LogLevel::Warn => Severity::Warning,
             LogLevel::Info => Severity::Info,
-            LogLevel::Debug | LogLevel::Trace => Severity::Debug,
         };
         self.0.store(rank(least), Ordering::Relaxed);
     }

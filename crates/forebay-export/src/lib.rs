@@ -6,13 +6,12 @@
 //!   checks every request before any other code sees it.
 //! - [`directory`]: the properties of volumes that protocols need.
 //! - [`fuse`]: the FUSE protocol: a volume as a file of the kernel's file system.
-//! - [`nbd`]: the NBD protocol, server side as a state machine and client side over any `Read +
-//!   Write`.
+//! - [`nbd`]: the server side of the NBD protocol, as a state machine.
 //! - [`ublk`]: requests of a block device.
-//! - [`uri`], [`size`]: text forms of exports, backing stores, sizes and durations.
+//! - [`uri`]: text forms of exports and backing stores.
 //!
 //! Invariants
-//! - The server side does no I/O: no socket, thread, clock or file. The caller owns those.
+//! - The crate does no I/O: no socket, thread, clock or file. The caller owns those.
 //! - A request that leaves this crate is within the volume, within the length limit, and permitted.
 //! - No bytes from a peer can cause a panic, or use memory beyond [`nbd::Limits`].
 //!
@@ -23,7 +22,6 @@ pub mod directory;
 pub mod fuse;
 pub mod nbd;
 pub mod request;
-pub mod size;
 pub mod ublk;
 pub mod uri;
 pub mod vhost_user;

@@ -4,25 +4,25 @@
 //! completed. So the model alone sets the pace while the real device is faster, and data is always
 //! real.
 //!
-//! Not known here: the computations of the models (see [`crate::hdd`], [`crate::flash`]), the
-//! reporting of completions.
+//! Not known here: the computations of the models (see [`forebay_models::hdd`],
+//! [`forebay_models::flash`]), the reporting of completions.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::flash::cards::{CARD_D, CARD_T};
-use crate::flash::ftl::FtlStats;
-use crate::flash::model::SIZE_MAX_BYTES;
-use crate::flash::{FlashModel, FlashOp};
-use crate::hdd::{HddModel, HddOp};
+use forebay_models::flash::cards::{CARD_D, CARD_T};
+use forebay_models::flash::ftl::FtlStats;
+use forebay_models::flash::model::SIZE_MAX_BYTES;
+use forebay_models::flash::{FlashModel, FlashOp};
+use forebay_models::hdd::{HddModel, HddOp};
 
 /// Devices that can be emulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceModel {
-    /// A 7200 rpm SATA disk with its write cache off; see [`crate::hdd`].
+    /// A 7200 rpm SATA disk with its write cache off; see [`forebay_models::hdd`].
     Hdd7200,
-    /// A flash card of 2010 with little spare area; see [`crate::flash`].
+    /// A flash card of 2010 with little spare area; see [`forebay_models::flash`].
     CardD {
         /// Divisor of the card's chip count.
         scale: u32,

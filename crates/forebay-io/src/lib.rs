@@ -19,8 +19,7 @@
 //!
 //! Not known here: cache policy, on-disk formats, protocols, configuration.
 //!
-//! Reading order: [`buffer`], [`device`], [`reactor`], then `engine`, then [`hdd`]
-//! and [`flash`].
+//! Reading order: [`buffer`], [`device`], [`reactor`], then `engine`.
 
 #![allow(
     unsafe_code,
@@ -28,14 +27,13 @@
 )]
 
 pub mod buffer;
+mod buffer_transform;
 pub mod device;
 mod emulate;
 mod engine;
 pub mod error;
-pub mod flash;
-mod foreign;
 pub mod fuse;
-pub mod hdd;
+mod peer_memory;
 #[cfg(test)]
 mod random;
 pub mod reactor;
@@ -47,15 +45,15 @@ mod sys;
 pub mod ublk;
 mod users;
 mod waker;
-mod work;
 
 pub use buffer::{BUFFER_ALIGN, BufId, BufPool, PoolStats, Span};
+pub use buffer_transform::PlaceCipher;
 pub use device::{
     Device, DeviceIdentity, DeviceKind, DeviceOptions, Displacement, UnnamedCopy, create_cache_file,
 };
 pub use emulate::DeviceModel;
 pub use error::{DeviceError, IoFailure, IoFailureKind, IoSetupError, SocketError};
-pub use foreign::ForeignMemory;
+pub use peer_memory::PeerMemory;
 pub use reactor::{
     Completion, DeviceId, DeviceInUse, EngineKind, EnginePreference, EventCounter, EventId, FuseId, Limits,
     ListenerId, Op, Reactor, ReactorStats, SocketId, UblkId, Waited,
@@ -67,4 +65,3 @@ pub use socket::{
 };
 pub use users::{group_id, user_id};
 pub use waker::Waker;
-pub use work::PlaceCipher;

@@ -9,9 +9,9 @@
 //!   allocate.
 
 use crate::buffer::{BufPool, KernelUse, Span};
+use crate::buffer_transform::BufferTransform;
 use crate::engine::Job;
 use crate::error::IoFailure;
-use crate::work::Work;
 use std::cell::UnsafeCell;
 
 /// Vectors per system call (`UIO_MAXIOV`). Longer lists become several sequential steps.
@@ -146,7 +146,7 @@ pub(crate) struct Slot {
     pub(crate) in_vain: u32,
     /// The computation over its bytes. An I/O thread owns it while the step is at the engine; a
     /// separate allocation, because the reactor reads the slot meanwhile.
-    pub(crate) work: Box<UnsafeCell<Work>>,
+    pub(crate) work: Box<UnsafeCell<BufferTransform>>,
     /// The job that a thread runs; the thread owns it while the step is at the engine.
     pub(crate) job: Box<UnsafeCell<Option<Job>>>,
     /// The result, held back while `model_pending`.

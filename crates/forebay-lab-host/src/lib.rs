@@ -201,12 +201,12 @@ fn server_token(what: ServerToken) -> u64 {
 }
 
 /// A volume as seen by NBD connections and mounts.
-struct Desk<'a, V> {
+struct EngineAdapter<'a, V> {
     volume: &'a mut V,
     now: Nanos,
 }
 
-impl<V: RequestHandler> Volumes for Desk<'_, V> {
+impl<V: RequestHandler> Volumes for EngineAdapter<'_, V> {
     fn submit(&mut self, now: u64, request: Request<'_>) {
         self.volume.submit(now, request);
     }
@@ -222,7 +222,7 @@ impl<V: RequestHandler> Volumes for Desk<'_, V> {
     }
 }
 
-impl<V: RequestHandler> Backend for Desk<'_, V> {
+impl<V: RequestHandler> Backend for EngineAdapter<'_, V> {
     fn submit(&mut self, request: Request<'_>) {
         self.volume.submit(self.now, request);
     }
@@ -353,10 +353,10 @@ impl<V: RequestHandler> Host<V> {
     fn work(&mut self) {
         loop {
             let now = self.now();
-            let mut desk = Desk { volume: &mut self.volume, now };
-            let mut moved = self.server.turn(&mut desk, &mut self.reactor, now);
+            let mut adapter = EngineAdapter { volume: &mut self.volume, now };
+            let mut moved = self.server.turn(&mut adapter, &mut self.reactor, now);
             for mounted in &mut self.mounts {
-                moved |= mounted.server.turn(&mut desk, &mut self.reactor);
+                moved |= mounted.server.turn(&mut adapter, &mut self.reactor);
             }
             moved |= self.volume.act(now, &mut self.reactor, &mut self.answers);
             let mut answers = std::mem::take(&mut self.answers);

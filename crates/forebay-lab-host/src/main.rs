@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use forebay_export::size::ByteSize;
+use forebay_admin::size::ByteSize;
 use forebay_export::uri::ExportUri;
 use forebay_io::EnginePreference;
 use forebay_pool::RunError;

@@ -8,7 +8,7 @@
 use forebay_core::{BufId, Request, RequestId, RequestKind};
 use forebay_export::fuse::{ControlTree, Errno, Limits, NodeKind, Provider, Session, Tree, VolumeTree};
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::fuse::{MountMethod, MountOptions, Place, mount, volume_place};
+use forebay_io::fuse::{MountMethod, MountOptions, MountTarget, mount, volume_place};
 use forebay_io::{EnginePreference, Reactor, Span};
 use forebay_pool::fuse_server::{
     BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer, RingMemory,
@@ -137,11 +137,13 @@ fn main() {
             let tree = VolumeTree::new(name.as_deref(), size, (0, 0), 1_700_000_000);
             serve(&place, tree, size);
         }
-        None => serve(&Place::Directory { target: path }, ControlTree::new(Files, (0, 0), 1_700_000_000), 0),
+        None => {
+            serve(&MountTarget::Directory { target: path }, ControlTree::new(Files, (0, 0), 1_700_000_000), 0)
+        }
     }
 }
 
-fn serve<T: Tree>(place: &Place, tree: T, size: u64) {
+fn serve<T: Tree>(place: &MountTarget, tree: T, size: u64) {
     let engine = match setting(ENGINE).as_deref() {
         Some("psync") => EnginePreference::Psync,
         _ => EnginePreference::Auto,

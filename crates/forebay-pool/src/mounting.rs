@@ -9,9 +9,9 @@ use crate::fuse_server::{
 };
 use crate::may_wait::MayWait;
 use crate::time_limit::let_go;
+use forebay_admin::size::ByteSize;
 use forebay_config::mount_memory::{memory_for, mounts_max};
 use forebay_export::fuse::{Limits, Session, VolumeTree};
-use forebay_export::size::ByteSize;
 use forebay_io::fuse::{FuseMount, MountOptions, RingAccess, mount, volume_place};
 use forebay_io::{BufPool, Reactor};
 use std::ffi::OsString;

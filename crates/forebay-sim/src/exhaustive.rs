@@ -366,7 +366,7 @@ fn chosen(options: &ExhaustiveOptions) -> Vec<Sequence> {
 fn violation(sequence: &Sequence, bug: Option<PlantedBug>, what: String) -> ExhaustiveViolation {
     let planted = planted_option(bug);
     let name = sequence.name();
-    let replay_command = format!("forebay sim --exhaustive --only {name}{planted}");
+    let replay_command = format!("forebay-sim --exhaustive --only {name}{planted}");
     ExhaustiveViolation { sequence: name, what, replay_command }
 }
 

@@ -110,6 +110,6 @@ fn violation(options: &SimOptions, seed: u64, run: &Run, what: String) -> Violat
         step: run.step,
         crash_point: run.crash_points,
         what,
-        replay_command: format!("forebay sim --seed {seed} --crashes {crashes}{led}"),
+        replay_command: format!("forebay-sim --seed {seed} --crashes {crashes}{led}"),
     }
 }

@@ -139,7 +139,7 @@ fn is_write(kind: RequestKind) -> bool {
 
 /// The kind of the next step, drawn from the mix.
 #[derive(Clone, Copy)]
-enum Deed {
+enum Operation {
     Read,
     Write,
     Flush,
@@ -157,33 +157,33 @@ enum Deed {
     Scrub,
 }
 
-fn draw(mix: &Mix, rng: &mut Rng) -> Deed {
+fn draw(mix: &Mix, rng: &mut Rng) -> Operation {
     let table = [
-        (mix.read, Deed::Read),
-        (mix.write, Deed::Write),
-        (mix.flush, Deed::Flush),
-        (mix.zero, Deed::Zero),
-        (mix.prefetch, Deed::Prefetch),
-        (mix.mode, Deed::Mode),
-        (mix.tune, Deed::Tune),
-        (mix.drain, Deed::Drain),
-        (mix.sweep, Deed::Sweep),
-        (mix.pause, Deed::Pause),
-        (mix.invalid, Deed::Invalid),
-        (mix.restart, Deed::Restart),
-        (mix.lifecycle, Deed::Lifecycle),
-        (mix.pool, Deed::Pool),
-        (mix.scrub, Deed::Scrub),
+        (mix.read, Operation::Read),
+        (mix.write, Operation::Write),
+        (mix.flush, Operation::Flush),
+        (mix.zero, Operation::Zero),
+        (mix.prefetch, Operation::Prefetch),
+        (mix.mode, Operation::Mode),
+        (mix.tune, Operation::Tune),
+        (mix.drain, Operation::Drain),
+        (mix.sweep, Operation::Sweep),
+        (mix.pause, Operation::Pause),
+        (mix.invalid, Operation::Invalid),
+        (mix.restart, Operation::Restart),
+        (mix.lifecycle, Operation::Lifecycle),
+        (mix.pool, Operation::Pool),
+        (mix.scrub, Operation::Scrub),
     ];
     let total: u32 = table.iter().map(|(weight, _)| weight).sum();
     let mut at = rng.below(u64::from(total)) as u32;
-    for (weight, deed) in table {
+    for (weight, operation) in table {
         if at < weight {
-            return deed;
+            return operation;
         }
         at -= weight;
     }
-    Deed::Write
+    Operation::Write
 }
 
 impl Workload {
@@ -276,31 +276,36 @@ impl Workload {
         let mix = world.plan.mix;
         let volume = world.rng.below(world.plan.volumes.len() as u64) as usize;
         let fua = world.rng.chance(mix.fua_pct, 100);
-        let deed = draw(&mix, &mut world.rng);
+        let operation = draw(&mix, &mut world.rng);
         let absent = !world.attached().contains(&volume);
         if absent
             && !matches!(
-                deed,
-                Deed::Lifecycle | Deed::Pool | Deed::Scrub | Deed::Restart | Deed::Invalid | Deed::Pause
+                operation,
+                Operation::Lifecycle
+                    | Operation::Pool
+                    | Operation::Scrub
+                    | Operation::Restart
+                    | Operation::Invalid
+                    | Operation::Pause
             )
         {
             // The volume is detached: no requests. Attach it again soon enough to be of interest.
             return if world.rng.chance(1, 10) { Step::Lifecycle(volume) } else { Step::Nothing };
         }
-        match deed {
-            Deed::Read => {
+        match operation {
+            Operation::Read => {
                 let range = self.range(world, volume);
                 self.ask(world, volume, RequestKind::Read, range)
             }
-            Deed::Write => {
+            Operation::Write => {
                 let range = self.range(world, volume);
                 if !world.oracle.can_write(volume, range.0, range.1) {
                     return Step::Nothing;
                 }
                 self.ask(world, volume, RequestKind::Write { fua }, range)
             }
-            Deed::Flush => self.ask(world, volume, RequestKind::Flush, (0, 0)),
-            Deed::Zero => {
+            Operation::Flush => self.ask(world, volume, RequestKind::Flush, (0, 0)),
+            Operation::Zero => {
                 let range = self.zero_range(world, volume);
                 if !world.oracle.can_write(volume, range.0, range.1) {
                     return Step::Nothing;
@@ -311,16 +316,16 @@ impl Workload {
                 };
                 self.ask(world, volume, kind, range)
             }
-            Deed::Prefetch => {
+            Operation::Prefetch => {
                 let range = self.range(world, volume);
                 self.ask(world, volume, RequestKind::Prefetch, range)
             }
-            Deed::Mode => {
+            Operation::Mode => {
                 let mode = world.rng.pick(&world.plan.modes);
                 let settings = VolumeSettings { mode, ..world.disks.settings[volume] };
                 Step::Configure { volume, settings, pool: None }
             }
-            Deed::Tune => {
+            Operation::Tune => {
                 let mode = world.disks.settings[volume].mode;
                 let destage_order = world.rng.pick(&world.plan.orders);
                 let mut settings = VolumeSettings { mode, destage_order, ..settings(&mut world.rng) };
@@ -336,21 +341,21 @@ impl Workload {
                 let pool = Some(PoolSettings { discard_freed, endurance_budget, ..drawn });
                 Step::Configure { volume, settings, pool }
             }
-            Deed::Drain => {
+            Operation::Drain => {
                 let drain = world.rng.pick(&[Drain::Off, Drain::Off, Drain::Background, Drain::Full]);
                 Step::Drain { volume, drain }
             }
-            Deed::Sweep if world.rng.chance(1, 2) => Step::Unpin(volume),
-            Deed::Sweep => Step::ForgetClean(volume),
-            Deed::Pause => {
+            Operation::Sweep if world.rng.chance(1, 2) => Step::Unpin(volume),
+            Operation::Sweep => Step::ForgetClean(volume),
+            Operation::Pause => {
                 Step::Pause(world.rng.pick(&[1_000_000, 50_000_000, 1_000_000_000, 10_000_000_000]))
             }
-            Deed::Invalid => Step::Invalid,
-            Deed::Restart if self.restarts => Step::Restart,
-            Deed::Restart => Step::Nothing,
-            Deed::Lifecycle => Step::Lifecycle(volume),
-            Deed::Pool => Step::Pool,
-            Deed::Scrub => Step::Scrub,
+            Operation::Invalid => Step::Invalid,
+            Operation::Restart if self.restarts => Step::Restart,
+            Operation::Restart => Step::Nothing,
+            Operation::Lifecycle => Step::Lifecycle(volume),
+            Operation::Pool => Step::Pool,
+            Operation::Scrub => Step::Scrub,
         }
     }
 

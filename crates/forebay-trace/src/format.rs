@@ -6,13 +6,13 @@
 //!   counted.
 
 use crate::error::TraceError;
-use crate::foreign::alibaba::Alibaba;
-use crate::foreign::binary::{BinWriter, BinaryReader, Kind, OracleWriter};
-use crate::foreign::blkparse::Blkparse;
-use crate::foreign::csv::Csv;
-use crate::foreign::iolog::{self, Iolog};
-use crate::foreign::msr::Msr;
-use crate::foreign::{OneDevice, Parsed, RecordWriter, TextFormat, TextReader};
+use crate::formats::alibaba::Alibaba;
+use crate::formats::binary::{BinWriter, BinaryReader, Kind, OracleWriter};
+use crate::formats::blkparse::Blkparse;
+use crate::formats::csv::Csv;
+use crate::formats::iolog::{self, Iolog};
+use crate::formats::msr::Msr;
+use crate::formats::{OneDevice, Parsed, RecordWriter, TextFormat, TextReader};
 use crate::lines::Lines;
 use crate::native::{self, EXTENSION, Ending, Header, MAGIC};
 use crate::record::{Operation, Outcome, Record};

@@ -2,14 +2,14 @@
 //!
 //! The modules, in the order of their imports: `error` (errors in a file, with their places),
 //! `record` (one request), `native` (Forebay's own format), `unpack` (files packed with zstd),
-//! `lines` (text), `foreign` (the formats of other tools), `format` (all of them by name).
+//! `lines` (text), `formats` (the formats of other tools), `format` (all of them by name).
 //!
 //! None of them has payload. No code here opens a file or reads a clock.
 #![forbid(unsafe_code)]
 
 mod error;
-mod foreign;
 mod format;
+mod formats;
 mod lines;
 pub mod native;
 mod record;

@@ -1,10 +1,10 @@
 //! Models of the devices: the latencies of operations.
 //!
 //! The flash device has a latency for each operation, regardless of concurrency, and transfers the
-//! bytes of all operations one after the other. The disk is [`forebay_io::hdd`], the model that
+//! bytes of all operations one after the other. The disk is [`forebay_models::hdd`], the model that
 //! `emulate` puts in front of real devices, or has a constant latency.
 
-use forebay_io::hdd::{HddModel, HddOp};
+use forebay_models::hdd::{HddModel, HddOp};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

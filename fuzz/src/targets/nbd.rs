@@ -4,9 +4,9 @@
 use self::peer::client::Requests;
 use std::io::{self, Cursor, Read, Write};
 
-use forebay_export::nbd::client::{ClientError, NbdClient, Wishes, list_exports};
 use forebay_export::nbd::codec::{encode_option, opt};
 use forebay_export::nbd::{Session, Tls};
+use forebay_nbd_client::{ClientError, HandshakeOptions, NbdClient, list_exports};
 
 use self::peer::{Event, Payload, Peer, Pipe};
 use crate::Target;
@@ -92,8 +92,8 @@ impl Write for Liar<'_> {
     }
 }
 
-fn wishes(how: u8) -> Wishes {
-    Wishes { structured: how & 1 == 1, ..Wishes::default() }
+fn options(how: u8) -> HandshakeOptions {
+    HandshakeOptions { structured: how & 1 == 1, ..HandshakeOptions::default() }
 }
 
 fn client(input: &[u8]) {
@@ -101,12 +101,12 @@ fn client(input: &[u8]) {
     if how & 2 == 2 {
         let _ = list_exports(Liar(Cursor::new(bytes)));
     }
-    let _ = converse(Liar(Cursor::new(bytes)), &wishes(*how));
+    let _ = converse(Liar(Cursor::new(bytes)), &options(*how));
 }
 
 /// Runs the client's half of a conversation, up to the first error of the connection.
-fn converse<S: Read + Write>(stream: S, wishes: &Wishes) -> Result<S, ClientError> {
-    let mut client = NbdClient::handshake(stream, "db", wishes)?;
+fn converse<S: Read + Write>(stream: S, options: &HandshakeOptions) -> Result<S, ClientError> {
+    let mut client = NbdClient::handshake(stream, "db", options)?;
     let mut data = Vec::new();
     for cookie in 0..4_u64 {
         client.send_write(cookie * 8, cookie * 512, &[3; 600], false)?;
@@ -148,7 +148,7 @@ impl Write for Recorder {
 fn client_seeds() -> Vec<Vec<u8>> {
     let said = |how: u8| {
         let recorder = Recorder(Pipe::new(Peer::new(peer::two_exports()), usize::MAX), Vec::new());
-        converse(recorder, &wishes(how)).map(|recorder| [&[how], &recorder.1[..]].concat())
+        converse(recorder, &options(how)).map(|recorder| [&[how], &recorder.1[..]].concat())
     };
     [0, 1, 2, 3].into_iter().filter_map(|how| said(how).ok()).collect()
 }

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
+use forebay_admin::size::{ByteSize, parse_duration};
 use forebay_config::rules::Rule;
-use forebay_export::size::{ByteSize, parse_duration};
 use forebay_export::uri::{BackingUri, ExportUri};
 
 use crate::Target;

@@ -6,7 +6,7 @@ use crate::MessageId;
 
 /// State of a running job, as the driver reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outlook {
+pub enum WorkStatus {
     /// Not done yet.
     Working(Report),
     /// Done as requested, durably.
@@ -36,7 +36,7 @@ pub trait JobDriver {
     fn begin(&mut self, id: JobId, spec: &JobSpec) -> Result<(), (MessageId, String)>;
 
     /// Returns the job's state.
-    fn poll(&mut self, id: JobId, spec: &JobSpec) -> Outlook;
+    fn poll(&mut self, id: JobId, spec: &JobSpec) -> WorkStatus;
 
     /// Tries to end the job early.
     fn abort(&mut self, id: JobId, spec: &JobSpec) -> Abort;

@@ -4,7 +4,7 @@
 //! Lock order: jobs before events. The lock is never held while a driver is called. Nothing here
 //! blocks but [`Jobs::wait`].
 
-use super::driver::{Abort, JobDriver, Outlook};
+use super::driver::{Abort, JobDriver, WorkStatus};
 use super::job::{JobId, JobSpec, JobState, JobView};
 use super::progress::Report;
 use super::request::{Cancelled, JobFilter, JobsLimits, RequestError, StartError};
@@ -199,9 +199,9 @@ impl Jobs {
                 }
                 JobTask::Begin => {}
                 JobTask::Poll => match driver.poll(id, &spec) {
-                    Outlook::Working(report) => self.report(id, report),
-                    Outlook::Done => self.finish(id),
-                    Outlook::Failed(about, reason) => self.fail(id, about, reason),
+                    WorkStatus::Working(report) => self.report(id, report),
+                    WorkStatus::Done => self.finish(id),
+                    WorkStatus::Failed(about, reason) => self.fail(id, about, reason),
                 },
                 JobTask::Abort => match driver.abort(id, &spec) {
                     Abort::Done => self.stopped(id),

@@ -19,7 +19,7 @@ mod progress;
 mod request;
 mod table;
 
-pub use driver::{Abort, JobDriver, Outlook};
+pub use driver::{Abort, JobDriver, WorkStatus};
 pub use job::{Deadline, JobId, JobIdError, JobKind, JobSpec, JobState, JobView, OnMiss, Phase};
 pub use manager::{Jobs, WaitError};
 pub use progress::{Left, Report};

@@ -37,12 +37,12 @@ impl JobDriver for Fake {
         self.refuse.clone().map_or(Ok(()), |why| Err((MessageId::DeviceNoSpace, why)))
     }
 
-    fn poll(&mut self, id: JobId, _: &JobSpec) -> Outlook {
+    fn poll(&mut self, id: JobId, _: &JobSpec) -> WorkStatus {
         let left = self.left.get_mut(&id).expect("begun before");
         *left = left.saturating_sub(self.per_look);
         match *left {
-            0 => Outlook::Done,
-            left => Outlook::Working(Report::draining(Left::OfStart(left))),
+            0 => WorkStatus::Done,
+            left => WorkStatus::Working(Report::draining(Left::OfStart(left))),
         }
     }
 

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_ends_with_its_length_or_the_connection() {
+    fn responses_end_by_length_or_close() {
         let ok = |said| answer_to(said).unwrap();
         assert_eq!(ok(b"HTTP/1.1 200 OK\r\n\r\nyes"), (200, "yes".into()));
         assert_eq!(ok(b"HTTP/1.0 404 Not Found\r\ncontent-length: 2\r\n\r\nno..."), (404, "no...".into()));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_was_not_read_is_sent_again() {
+    fn an_unread_request_is_sent_again() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_ends_when_time_is_over_or_somebody_stops_it() {
+    fn silence_ends_by_timeout_or_interrupt() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let _listener = UnixListener::bind(&socket).unwrap();
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_with_a_full_backlog_does_not_hold_us_for_ever() {
+    fn connecting_to_a_full_backlog_times_out() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let fd = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_is_not_there_is_named_with_what_to_do() {
+    fn a_missing_daemon_is_named_with_a_hint() {
         let failure = client().get("/v1/daemon").unwrap_err();
         let text = format!("{failure:?}");
         assert!(

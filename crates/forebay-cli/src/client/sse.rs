@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_the_same_however_the_bytes_are_cut() {
+    fn frames_are_independent_of_packets() {
         let text = "id: 1-0\n\nid: 1-1\nevent: job.completed\ndata: {\"a\":\ndata: 1}\n\n: heartbeat\r\nid: 1-2\r\n\r\n: x\n\nid: 1-3";
         let frame = |id: &str, event: &str, data: &str| Frame {
             id: Some(id.into()),

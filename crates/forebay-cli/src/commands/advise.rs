@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_comes_first_and_the_table_fits_a_terminal() {
+    fn the_verdict_is_first_and_the_table_fits() {
         let text = words(&advice(1 << 30), Width::of(80));
         assert!(text.starts_with("volume db of pool fast: 15.0 GiB read in 2h 13m 00s\n"), "{text}");
         let verdict = "A larger cache would help. The error is about 1.5 points. Ask again in 2 hours.\n";

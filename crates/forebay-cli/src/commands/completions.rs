@@ -90,7 +90,7 @@ mod tests {
 
     /// The shells themselves test their effect (`tests/e2e/test_completions.py`).
     #[test]
-    fn the_scripts_have_what_is_changed_in_them() {
+    fn completion_scripts_are_adapted() {
         let script = |shell: Shell| {
             let (mut script, shells) = (Vec::new(), Shells::builtins());
             let completer = shells.completer(&shell.to_string()).unwrap();

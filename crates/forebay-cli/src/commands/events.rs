@@ -6,8 +6,8 @@
 
 use crate::message;
 use clap_complete::engine::ArgValueCompleter;
+use forebay_admin::size::{parse_duration, parse_time};
 use forebay_admin::{EventHistory, MessageId};
-use forebay_export::size::{parse_duration, parse_time};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};

@@ -3,12 +3,12 @@
 use clap_complete::engine::ArgValueCompleter;
 use std::time::Duration;
 
-use forebay_export::size::parse_duration;
+use forebay_admin::size::parse_duration;
 
 use crate::client::Admin;
 use crate::complete;
 use crate::failure::Failure;
-use crate::job::{self, Wish};
+use crate::job::{self, WaitMode};
 
 /// Options of `forebay flush`.
 #[derive(Debug, clap::Args)]
@@ -41,5 +41,5 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let query = options.deadline.map_or(String::new(), |time| format!("?deadline={}ms", time.as_millis()));
     let client = options.admin.client();
     let job = client.post_nothing(&super::volume::path(&options.volume, &format!("/flush{query}")))?;
-    job::attend(&client, &job, Wish { background: options.background, json: options.admin.json })
+    job::attend(&client, &job, WaitMode { background: options.background, json: options.admin.json })
 }

@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_adds_up_its_volumes_over_the_interval() {
+    fn a_pool_sums_its_volumes() {
         let began = Instant::now();
         let two = |reads| vec![("a", counters("fast", of(reads))), ("b", counters("fast", of(2 * reads)))];
         let report =
@@ -458,13 +458,13 @@ fast            600        0    2.3 MiB        0 B  50.0 %   100 µs         -  
     }
 
     #[test]
-    fn averages_since_a_pool_was_opened_need_no_second_look() {
+    fn averages_since_opening_need_one_reading() {
         let now = sample(Instant::now(), vec![("a", counters("fast", of(5000)))]);
         assert_eq!(Report::since_open(&now).json()["volumes"]["a"]["reads_per_s"], 1000.0);
     }
 
     #[test]
-    fn a_volume_without_an_answer_or_a_past_has_no_figures() {
+    fn a_volume_without_history_has_no_figures() {
         let began = Instant::now();
         let silent = Counters { pool: "fast".into(), object: None };
         let before = sample(began, vec![("a", counters("fast", of(1000)))]);
@@ -486,7 +486,7 @@ fast            600        0    2.3 MiB        0 B  50.0 %   100 µs         -  
     }
 
     #[test]
-    fn a_wait_is_counted_when_it_ends() {
+    fn a_wait_counts_when_it_ends() {
         let began = Instant::now();
         let of = |writes: u64, answered: u64| {
             let total = json!({ "count": answered, "sum_ns": answered * 5_000_000_000 });
@@ -504,7 +504,7 @@ fast            600        0    2.3 MiB        0 B  50.0 %   100 µs         -  
     }
 
     #[test]
-    fn a_pool_that_was_opened_again_counts_from_nothing() {
+    fn a_reopened_pool_counts_from_zero() {
         let began = Instant::now();
         let before = sample(began, vec![("a", counters("fast", of(1000)))]);
         let now = sample(began + Duration::from_secs(2), vec![("a", counters("fast", of(500)))]);

@@ -28,7 +28,6 @@ mod salvage;
 mod screens;
 mod serve;
 mod settings;
-mod sim;
 mod stats;
 mod status;
 mod top;
@@ -109,8 +108,6 @@ pub(crate) enum Command {
     /// Record, convert and replay traces of requests
     #[command(subcommand)]
     Trace(trace::Command),
-    /// Simulate crashes and faulty devices, and verify the engine
-    Sim(sim::Options),
     /// Print a completion script for a shell
     Completions(completions::Options),
     /// Write manual pages
@@ -152,7 +149,6 @@ impl Command {
             Self::Advise(options) => advise::execute(&options),
             Self::WhatIf(options) => what_if::execute(&options),
             Self::Trace(command) => trace::execute(&command),
-            Self::Sim(options) => sim::execute(&options),
             Self::Completions(options) => completions::execute(&options),
             Self::Man(options) => man::execute(&options, whole),
             Self::Help(options) => help::execute(&options, whole),

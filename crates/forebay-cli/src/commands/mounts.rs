@@ -168,7 +168,7 @@ mod tests {
         34 33 8:32 / /auto rw - ext4 /dev/sdd rw,errors=remount-ro\n";
 
     #[test]
-    fn mounts_are_what_the_kernel_says() {
+    fn mounts_are_read_from_the_kernel() {
         let mounts = Mounts::parse(SAMPLE);
         let one = |path: &str| mounts.at(Path::new(path)).last().unwrap();
         let db = one("/srv/d b");
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_that_go_by_themselves_are_in_nobodys_way() {
+    fn propagated_mounts_are_not_independent() {
         let mount = Mounts::parse(SAMPLE).0[1].clone();
         let other = |optional: &str| {
             let table = format!(

@@ -17,7 +17,7 @@ use super::settings::pair;
 use crate::client::{self, Admin, escaped};
 use crate::complete;
 use crate::failure::Failure;
-use crate::job::{self, JobOptions, Wish};
+use crate::job::{self, JobOptions, WaitMode};
 use crate::paths;
 use crate::screen::{Column, List, Table, Width, bytes, harmless, percent, uptime};
 
@@ -335,7 +335,7 @@ fn replace(
         let answer = client.get(&format!("/v1/jobs/{}", escaped(&job)))?;
         let job: JobInfo = client::read(&answer)?;
         if ["rebuild", "replace"].contains(&job.kind.as_str()) {
-            return job::attend(&client, &answer, Wish { background, json: admin.json });
+            return job::attend(&client, &answer, WaitMode { background, json: admin.json });
         }
     }
     print(&admin, &pool, |pool: &PoolInfo| {
@@ -638,7 +638,7 @@ mod tests {
     use forebay_admin::{CopyInfo, DeviceInfo};
 
     #[test]
-    fn a_device_that_is_copied_names_the_one_that_takes_its_place() {
+    fn a_copied_device_names_its_replacement() {
         let shown = |left_bytes| {
             let copied = Some(CopyInfo { to: "/dev/y".into(), left_bytes });
             let (path, state) = ("/dev/x".into(), String::new());
@@ -650,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_keeps_its_size_as_it_was_typed() {
+    fn a_device_keeps_its_size_as_typed() {
         let of = |text| device(text).map(|device| (device.path, device.size));
         assert_eq!(of("/f/x.img:10GiB"), Ok(("/f/x.img".into(), Some("10GiB".into()))));
         assert_eq!(of("/dev/nvme0n1"), Ok(("/dev/nvme0n1".into(), None)));

@@ -143,7 +143,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_rule_is_shown_as_it_is_typed() {
+    fn rules_print_as_typed() {
         assert_eq!(text(&json!("bypass exe=rsync")), "bypass exe=rsync");
         assert_eq!(
             text(&json!({ "action": "bypass", "exe": "rsync", "direction": "read" })),

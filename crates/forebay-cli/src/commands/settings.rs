@@ -8,7 +8,7 @@ use forebay_admin::{DaemonInfo, Leaving, MessageId, SettingInfo, SettingsDone, S
 use crate::client::{self, Admin, Client, escaped};
 use crate::complete;
 use crate::failure::Failure;
-use crate::job::{self, Wish};
+use crate::job::{self, WaitMode};
 use crate::screen::{self, Column, Table, harmless};
 
 /// Options of `forebay get`.
@@ -139,7 +139,7 @@ pub(crate) fn set(options: Set) -> Result<(), Failure> {
     match &done.job {
         Some(id) => {
             let job = client.get(&format!("/v1/jobs/{}", escaped(id)))?;
-            job::attend(&client, &job, Wish { background: options.background, json: options.admin.json })
+            job::attend(&client, &job, WaitMode { background: options.background, json: options.admin.json })
         }
         None => Ok(()),
     }
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_volume_comes_first_unless_it_is_a_pool() {
+    fn the_first_word_is_the_volume() {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         let of = |pool: Option<&str>, daemon| Whose { pool: pool.map(str::to_owned), daemon };
         let none = || of(None, false);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn who_names_a_pool_in_place_of_a_volume_is_told() {
+    fn pool_name_as_volume_suggests_the_flag() {
         let none =
             || Failure::not_found(MessageId::VolumeUnknown, "no volume \"fast\"").hint("there are: db");
         let hint = |answer: (u16, &str)| {

@@ -146,7 +146,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn clients_of_a_volume_with_tls_may_be_disconnected() {
+    fn tls_clients_are_listed_as_disconnected() {
         let volume = |exports: &[&str], connections: u64| -> VolumeInfo {
             serde_json::from_value(json!({
                 "name": "db", "pool": "fast", "state": "serving", "backing": "file:/d", "exports": exports,
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_ended_is_not_alive_before_it_is_waited_for_either() {
+    fn an_ended_process_is_dead_before_its_wait() {
         assert!(is_alive(std::process::id()));
         let mut child =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();

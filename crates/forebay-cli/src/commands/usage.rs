@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_of_partitions_and_holders_are_found() {
+    fn mounts_of_partitions_are_found() {
         let root = machine();
         let mounts = mounts("36 35 259:1 / /mnt/a\\040b rw - ext4 /dev/loop0p1 rw\n");
         let exports = ["fuse:///srv/db", "nbd://localhost/db"];

@@ -37,7 +37,7 @@ fn asked(method: &str, path: &str, body: Value) -> (String, String, Value) {
 }
 
 #[test]
-fn what_people_see() {
+fn printed_output_matches_the_record() {
     let fake = Fake::start();
     let mut all = String::new();
     for line in [
@@ -73,7 +73,7 @@ fn what_people_see() {
 }
 
 #[test]
-fn what_the_daemon_is_asked_for() {
+fn requests_match_the_record() {
     let fake = Fake::start();
     let ask = |line: &str| {
         done(&fake, &line.split(' ').collect::<Vec<_>>());
@@ -151,7 +151,7 @@ fn what_the_daemon_is_asked_for() {
 }
 
 #[test]
-fn json_is_what_the_daemon_says() {
+fn json_output_is_the_api_response() {
     let fake = Fake::start();
     for (line, place, expected) in [
         ("pool list", "/0/name", "fast"),
@@ -170,7 +170,7 @@ fn json_is_what_the_daemon_says() {
 }
 
 #[test]
-fn a_flush_waits_and_its_exit_code_says_how_it_went() {
+fn a_flush_waits_and_exits_with_its_result() {
     let fake = Fake::start();
     let (out, err, code) = run(&fake, &["flush", "db"]);
     assert_eq!((out.as_str(), code), ("flush of volume db: completed after 5s, 3.0 GiB written back\n", 0));
@@ -219,7 +219,7 @@ fn ctrl_c_ends_the_waiting_and_not_the_job() {
 }
 
 #[test]
-fn events_are_resumed_after_a_break_and_what_is_lost_is_said() {
+fn events_resume_and_report_losses() {
     let fake = Fake::start();
     let mut child = forebay(&fake, &["events", "--follow", "--kind", "job,alarm"])
         .stdout(Stdio::piped())
@@ -239,7 +239,7 @@ fn events_are_resumed_after_a_break_and_what_is_lost_is_said() {
 }
 
 #[test]
-fn what_fails_says_what_where_and_what_to_do() {
+fn errors_have_cause_place_and_hint() {
     let fake = Fake::start();
     let (_, err, code) = run(&fake, &["volume", "show", "x y"]);
     assert_eq!(
@@ -271,7 +271,7 @@ fn what_fails_says_what_where_and_what_to_do() {
 }
 
 #[test]
-fn configuration_is_checked_without_a_daemon() {
+fn config_check_needs_no_daemon() {
     let fake = Fake::start();
     let file = fake.folder.path().join("forebay.toml");
     let path = file.to_str().unwrap();

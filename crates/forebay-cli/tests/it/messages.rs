@@ -59,7 +59,7 @@ fn failures_have_their_ids() {
 }
 
 #[test]
-fn each_error_of_a_configuration_is_a_message() {
+fn each_configuration_error_is_a_message() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("forebay.toml");
     std::fs::write(&file, "[daemon]\nno_such = 1\n[pool.a]\ndevices = []\n").unwrap();
@@ -71,7 +71,7 @@ fn each_error_of_a_configuration_is_a_message() {
 }
 
 #[test]
-fn another_form_is_refused_and_text_is_the_default() {
+fn unknown_message_forms_are_refused() {
     let output = run("xml", &["--version"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("forebay: FOREBAY_MESSAGES=xml: "));
@@ -86,7 +86,7 @@ fn another_form_is_refused_and_text_is_the_default() {
 }
 
 #[test]
-fn help_on_a_full_stdout_reports_the_failure() {
+fn help_reports_a_full_stdout() {
     let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") else { return };
     for words in [["--help"], ["--version"], ["help"]] {
         let mut command = command("text", &words);

@@ -60,7 +60,7 @@ fn range(sector: u64, sectors: u32, flags: u32) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_guest_writes_is_there() {
+fn guest_writes_are_stored() {
     let mut world = World::new();
     world.start();
     let mut guest = Guest::new(1);
@@ -88,7 +88,7 @@ fn what_a_guest_writes_is_there() {
 }
 
 #[test]
-fn a_guest_discards_zeroes_and_knows_its_device() {
+fn guests_discard_zero_and_identify() {
     let mut world = World::new();
     world.start();
     let mut guest = Guest::new(1);
@@ -331,7 +331,7 @@ fn hostile_messages_end_a_connection_only() {
 }
 
 #[test]
-fn a_frontend_that_vanishes_leaves_nothing_behind() {
+fn a_vanished_frontend_is_cleaned_up() {
     let mut world = World::new();
     world.start_with(&["--emulate", "hdd-7200"]);
     for round in 0..8u8 {
@@ -377,7 +377,7 @@ fn a_second_frontend_is_turned_away() {
 }
 
 #[test]
-fn a_stale_socket_is_replaced_and_that_of_others_stays() {
+fn only_a_stale_own_socket_is_replaced() {
     let mut world = World::new();
     world.start();
     let mode = std::fs::metadata(world.socket()).unwrap().permissions().mode();
@@ -432,7 +432,7 @@ fn guest_memory_must_be_memory() {
 }
 
 #[test]
-fn a_frontend_that_cuts_its_memory_ends_nothing_but_its_connection() {
+fn shrunk_memory_ends_only_its_connection() {
     let mut world = World::new();
     world.start();
     for (told, what) in ["the memory of the guest", "that of requests in flight"].into_iter().enumerate() {
@@ -460,7 +460,7 @@ fn read_misses(guest: &mut Guest, count: u16, sector: u64) {
 }
 
 #[test]
-fn what_was_in_flight_is_done_after_a_kill() {
+fn requests_in_flight_resume_after_a_kill() {
     let mut world = World::new();
     const OPTIONS: [&str; 2] = ["--emulate", "hdd-7200"];
     /// Slots of reads; the next one is for the writes.
@@ -558,7 +558,7 @@ fn a_volume_of_a_guest_is_in_use_and_grows() {
 }
 
 #[test]
-fn an_export_that_cannot_be_made_is_told_once_with_what_to_do() {
+fn a_failed_export_is_reported_once() {
     let world = World::new();
     let missing = world.path("missing");
     let output = Command::new(env!("CARGO_BIN_EXE_forebay"))

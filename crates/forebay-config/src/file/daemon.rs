@@ -2,12 +2,12 @@
 
 use super::guards::{entries, ids};
 use super::reader::{Reader, Table, Value, near_key, raw};
-use crate::choices::{LockMemory, LogLevel};
+use crate::choices::{LockMemory, LogLevel, Words};
 use crate::daemon_settings::metrics_address;
 use crate::diagnostic::{Diagnostic, Span};
 use crate::keys::{self, Key};
 use crate::model::{AdminTcp, DaemonConfig, TlsFiles, UserList};
-use crate::tunables::FromValue;
+use crate::value::AsValue;
 use crate::value::{Choice, Raw, ValueKind};
 use forebay_admin::MessageId;
 use forebay_export::uri::{Endpoint, ExportUri, Guards};

@@ -2,11 +2,11 @@
 
 use super::reader::{Reader, Table, Value, near_key, raw};
 use crate::AccessList;
-use crate::choices::ClientCertificates;
+use crate::choices::{ClientCertificates, Words};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::keys::{self, Key};
 use crate::model::{TlsConfig, TlsFiles};
-use crate::tunables::FromValue;
+use crate::value::AsValue;
 use crate::value::{Raw, ValueKind};
 use forebay_admin::MessageId;
 use std::str::FromStr;

@@ -4,9 +4,9 @@ use crate::diagnostic::{Diagnostic, Span};
 use crate::keys::{self, Key};
 use crate::settings::Settings;
 use crate::tunables::{self, Applies, Scope};
-use crate::value::{Raw, Value as Tuned, ValueError, nearest};
+use crate::value::{Raw, nearest};
 use forebay_admin::MessageId;
-use forebay_export::size::ByteSize;
+use forebay_admin::size::ByteSize;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
 use toml::Spanned;
@@ -155,20 +155,15 @@ impl Reader {
             self.unknown(section, name, key_span, hint, &known(scope, others));
             return;
         };
-        let place = format!("{section}.{}", tunable.name);
-        match read_as(tunable, name, raw(value.get_ref())) {
+        match tunable.kind.read(raw(value.get_ref())) {
             Err(error) => {
                 let hint = error.suggestion.map(|near| format!("did you mean \"{near}\"?"));
                 let message = format!("`{name}`: {}", error.problem);
                 self.push(Diagnostic::error(error.id, value.span(), message).label(hint.unwrap_or_default()));
             }
-            Ok(read) if settings.put(tunable, read.clone()) => self.note(place, key_span),
-            Ok(_) => {
-                let first = self.place(&place).unwrap_or(0..0);
-                let message = format!("`{name}` sets `{}` a second time", tunable.name);
-                let twice =
-                    Diagnostic::error(MessageId::SettingTwice, key_span, message).help("keep one of them");
-                self.push(twice.related(first, "first set here"));
+            Ok(read) => {
+                settings.put(tunable, read);
+                self.note(format!("{section}.{name}"), key_span);
             }
         }
     }
@@ -182,16 +177,6 @@ fn known(scope: Scope, others: &'static [Key]) -> String {
     let live = scope.tunables().iter().filter(|tunable| tunable.applies == Applies::Live);
     let names = others.iter().map(|key| key.name).chain(live.map(|tunable| tunable.name));
     names.collect::<Vec<_>>().join(", ")
-}
-
-/// Reads a tunable under the given name.
-fn read_as(tunable: &tunables::Tunable, name: &str, raw: Raw<'_>) -> Result<Tuned, ValueError> {
-    let translated = tunable.aliases.iter().any(|alias| alias.name == name);
-    match raw {
-        Raw::Integer(number) if translated => tunable.parse_as(name, &number.to_string()),
-        Raw::Text(text) if translated => tunable.parse_as(name, text),
-        _ => tunable.kind.read(raw),
-    }
 }
 
 /// Converts a value to the form that kinds of tunables read.

@@ -4,7 +4,7 @@
 use std::io;
 use std::num::NonZeroU32;
 
-use forebay_export::size::ByteSize;
+use forebay_admin::size::ByteSize;
 
 use super::error::RuleError;
 use super::identity::KernelTask;

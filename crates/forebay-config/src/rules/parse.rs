@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
-use forebay_export::size::parse_duration;
+use forebay_admin::size::parse_duration;
 
 use super::error::{RuleError, clip, closest};
 use super::pattern::Pattern;
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_repeat_little_of_what_was_given() {
+    fn messages_quote_little_of_the_input() {
         let message = error(&format!("pin {}=1", "\u{7}k".repeat(10_000)));
         assert!(message.len() < 800 && !message.contains('\u{7}'), "{message}");
         assert_eq!(Rule::from_words(["pin", "lba=x"]).unwrap_err().key(), Some("lba"));

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use forebay_export::size::ByteSize;
+use forebay_admin::size::ByteSize;
 
 /// Multiples of this are preferred as bounds when a range is printed.
 const ROUND_BYTES: u64 = 512;

@@ -120,18 +120,6 @@ impl fmt::Display for DefaultAction {
     }
 }
 
-impl FromStr for DefaultAction {
-    type Err = RuleError;
-
-    fn from_str(text: &str) -> Result<Self, RuleError> {
-        match text {
-            "cache" => Ok(Self::Cache),
-            "bypass" => Ok(Self::Bypass),
-            _ => Err(RuleError::not_one_of("default_action", text, &["cache", "bypass"])),
-        }
-    }
-}
-
 /// Direction of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {

@@ -6,6 +6,7 @@
 
 use crate::api::Nanos;
 use crate::api::endurance::EnduranceBudget;
+use core::ops::RangeInclusive;
 use forebay_format::checkpoint::Mode;
 use thiserror::Error;
 
@@ -123,27 +124,42 @@ pub struct VolumeSettings {
     pub zero_direct_min_bytes: u64,
 }
 
+impl VolumeSettings {
+    /// Range of `dirty_low_pct`.
+    pub const DIRTY_LOW_PCT: RangeInclusive<u32> = 0..=100;
+    /// Range of `dirty_high_pct`.
+    pub const DIRTY_HIGH_PCT: RangeInclusive<u32> = 1..=90;
+    /// Range of `destage_depth_max`.
+    pub const DESTAGE_DEPTH_MAX: RangeInclusive<u32> = 1..=256;
+    /// Range of `min_share_pct`.
+    pub const MIN_SHARE_PCT: RangeInclusive<u32> = 0..=100;
+    /// Range of `max_share_pct`.
+    pub const MAX_SHARE_PCT: RangeInclusive<u32> = 1..=100;
+    /// The defaults.
+    pub const DEFAULT: Self = Self {
+        mode: Mode::Writeback,
+        destage_order: DestageOrder::Elevator,
+        flush_period: 0,
+        idle_delay: 5_000_000_000,
+        dirty_low_pct: 10,
+        dirty_high_pct: 70,
+        max_destage_iops: 0,
+        max_destage_bytes_per_s: 0,
+        latency_target: 20_000_000,
+        destage_depth_max: 16,
+        destage_gap_bytes: 512 << 10,
+        admission: Admission::Always,
+        skip_sequential_bytes: 0,
+        min_share_pct: 0,
+        max_share_pct: 100,
+        priority: Priority::Normal,
+        zero_direct_min_bytes: 1 << 20,
+    };
+}
+
 impl Default for VolumeSettings {
     fn default() -> Self {
-        Self {
-            mode: Mode::Writeback,
-            destage_order: DestageOrder::Elevator,
-            flush_period: 0,
-            idle_delay: 5_000_000_000,
-            dirty_low_pct: 10,
-            dirty_high_pct: 70,
-            max_destage_iops: 0,
-            max_destage_bytes_per_s: 0,
-            latency_target: 20_000_000,
-            destage_depth_max: 16,
-            destage_gap_bytes: 512 << 10,
-            admission: Admission::Always,
-            skip_sequential_bytes: 0,
-            min_share_pct: 0,
-            max_share_pct: 100,
-            priority: Priority::Normal,
-            zero_direct_min_bytes: 1 << 20,
-        }
+        Self::DEFAULT
     }
 }
 
@@ -165,16 +181,27 @@ pub struct PoolSettings {
     pub endurance_budget: EnduranceBudget,
 }
 
+impl PoolSettings {
+    /// Range of `survivors_max_pct`.
+    pub const SURVIVORS_MAX_PCT: RangeInclusive<u32> = 0..=90;
+    /// Range of `dirty_limit_pct`.
+    pub const DIRTY_LIMIT_PCT: RangeInclusive<u32> = 1..=90;
+    /// Range of `batches_in_flight`.
+    pub const BATCHES_IN_FLIGHT: RangeInclusive<u32> = 1..=64;
+    /// The defaults.
+    pub const DEFAULT: Self = Self {
+        reclaim_policy: ReclaimPolicy::S3Fifo,
+        survivors_max_pct: 75,
+        dirty_limit_pct: 80,
+        batches_in_flight: 4,
+        discard_freed: false,
+        endurance_budget: EnduranceBudget::Unlimited,
+    };
+}
+
 impl Default for PoolSettings {
     fn default() -> Self {
-        Self {
-            reclaim_policy: ReclaimPolicy::default(),
-            survivors_max_pct: 75,
-            dirty_limit_pct: 80,
-            batches_in_flight: 4,
-            discard_freed: false,
-            endurance_budget: EnduranceBudget::Unlimited,
-        }
+        Self::DEFAULT
     }
 }
 
@@ -217,11 +244,11 @@ impl VolumeSettings {
     /// # Errors
     /// The first [`SettingsError`] found.
     pub fn check(&self) -> Result<(), SettingsError> {
-        range("dirty_low_pct", self.dirty_low_pct, 0, 100)?;
-        range("dirty_high_pct", self.dirty_high_pct, 1, 90)?;
-        range("destage_depth_max", self.destage_depth_max, 1, 256)?;
-        range("min_share_pct", self.min_share_pct, 0, 100)?;
-        range("max_share_pct", self.max_share_pct, 1, 100)?;
+        range("dirty_low_pct", self.dirty_low_pct, Self::DIRTY_LOW_PCT)?;
+        range("dirty_high_pct", self.dirty_high_pct, Self::DIRTY_HIGH_PCT)?;
+        range("destage_depth_max", self.destage_depth_max, Self::DESTAGE_DEPTH_MAX)?;
+        range("min_share_pct", self.min_share_pct, Self::MIN_SHARE_PCT)?;
+        range("max_share_pct", self.max_share_pct, Self::MAX_SHARE_PCT)?;
         if self.dirty_low_pct > self.dirty_high_pct {
             return Err(SettingsError::DirtyLimits { low: self.dirty_low_pct, high: self.dirty_high_pct });
         }
@@ -238,17 +265,17 @@ impl PoolSettings {
     /// # Errors
     /// The first [`SettingsError`] found.
     pub fn check(&self) -> Result<(), SettingsError> {
-        range("survivors_max_pct", self.survivors_max_pct, 0, 90)?;
-        range("dirty_limit_pct", self.dirty_limit_pct, 1, 90)?;
-        range("batches_in_flight", self.batches_in_flight, 1, 64)
+        range("survivors_max_pct", self.survivors_max_pct, Self::SURVIVORS_MAX_PCT)?;
+        range("dirty_limit_pct", self.dirty_limit_pct, Self::DIRTY_LIMIT_PCT)?;
+        range("batches_in_flight", self.batches_in_flight, Self::BATCHES_IN_FLIGHT)
     }
 }
 
-fn range(what: &'static str, value: u32, least: u32, most: u32) -> Result<(), SettingsError> {
-    if (least..=most).contains(&value) {
+fn range(what: &'static str, value: u32, range: RangeInclusive<u32>) -> Result<(), SettingsError> {
+    if range.contains(&value) {
         Ok(())
     } else {
-        Err(SettingsError::Range { what, least, most, value })
+        Err(SettingsError::Range { what, least: *range.start(), most: *range.end(), value })
     }
 }
 

@@ -3,7 +3,7 @@
 //! A test that never reaches the place of a bug proves nothing. Each coverage mark is one bit, set
 //! where the path is taken: no cost on the paths of ordinary requests, one instruction elsewhere.
 //! The simulator counts the engines that reached each mark and requires that none is left out
-//! (`forebay sim`, `docs/internals/simulation.md`).
+//! (`forebay-sim`, `docs/internals/simulation.md`).
 
 /// Coverage marks that an engine has reached since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

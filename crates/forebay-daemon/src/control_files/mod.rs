@@ -26,7 +26,7 @@ use content::Content;
 use forebay_admin::{Admin, ErrorKind};
 use forebay_export::fuse::prepared::Prepared;
 use forebay_export::fuse::{ControlTree, Errno, Session};
-use forebay_io::fuse::{Connection, FuseMount, MountError, MountOptions, Place, process_owner};
+use forebay_io::fuse::{Connection, FuseMount, MountError, MountOptions, MountTarget, process_owner};
 use server::Server;
 use std::fmt;
 use std::io;
@@ -117,7 +117,7 @@ pub fn mount(path: &Path, admin: Arc<dyn Admin>) -> Result<ControlFiles, Error> 
 pub fn mount_with(path: &Path, admin: Arc<dyn Admin>, options: Options) -> Result<ControlFiles, Error> {
     let failed = |what| move |source| Error::Serve { path: path.into(), what, source };
     let target = mount_point(path).map_err(failed("the path cannot be made absolute"))?;
-    let place = Place::Directory { target: target.clone() };
+    let place = MountTarget::Directory { target: target.clone() };
     let (device, mount) = forebay_io::fuse::mount(&place, MountOptions::default())?;
     let connection = Connection::new(device).map_err(failed("setting up the connection"))?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -19,7 +19,7 @@ pub struct SettingHelp {
     /// Accepted values.
     pub takes: String,
     /// Default.
-    pub default: &'static str,
+    pub default: String,
     /// Effect.
     pub help: &'static str,
 }
@@ -34,14 +34,14 @@ pub fn settings() -> Vec<SettingHelp> {
     let help = |&Tunable { name, kind, default, help, .. }: &Tunable| SettingHelp {
         key: name,
         takes: kind.takes(),
-        default,
+        default: default().to_string(),
         help,
     };
     let mut list: Vec<SettingHelp> = known.map(help).collect();
     list.push(SettingHelp {
         key: DRAIN,
         takes: "on, off".into(),
-        default: "off",
+        default: "off".into(),
         help: "write dirty data back as fast as the backing store allows",
     });
     list
@@ -160,7 +160,7 @@ fn unknown(key: &str) -> ValueError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_export::size::ByteSize;
+    use forebay_admin::size::ByteSize;
 
     fn options(settings: &[(&str, &str)]) -> RunOptions {
         RunOptions {
@@ -182,7 +182,7 @@ mod tests {
     fn every_listed_setting_is_known_and_takes_its_default() {
         let list = settings();
         for setting in &list {
-            plan(&options(&[(setting.key, setting.default)])).unwrap();
+            plan(&options(&[(setting.key, setting.default.as_str())])).unwrap();
         }
         for known in [
             "dirty_low_pct",
@@ -214,7 +214,7 @@ mod tests {
         let pool = PoolTunables::new(&set.pool_settings);
         assert_eq!((volume(&set).idle_delay, pool.segment_size), (0, Some(ByteSize(1 << 20))));
         let set =
-            plan(&options(&[("destage_order", "fifo"), ("drain", "on"), ("dirty_thresh_pct", "5")])).unwrap();
+            plan(&options(&[("destage_order", "fifo"), ("drain", "on"), ("dirty_low_pct", "5")])).unwrap();
         assert_eq!((volume(&set).destage_order, set.drain), (forebay_core::DestageOrder::Fifo, true));
         assert_eq!(volume(&set).dirty_low_pct, 5);
     }

@@ -7,7 +7,7 @@ use super::{Service, ServiceEvent};
 use crate::api::ApiError;
 use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::{AdminError, MessageId, SettingInfo, SettingsDone, SettingsRequest};
-use forebay_config::choices::LogLevel;
+use forebay_config::choices::{LogLevel, Words};
 use forebay_config::keys::{Key, Shape};
 use forebay_config::{DaemonConfig, Edit};
 use forebay_pool::handover::Listener;

@@ -71,7 +71,7 @@ impl Service {
         let handle = self.handle(&config.pool)?;
         let entry = Self::ask(&handle, move |pool| pool.entry_of(&wanted))?;
         if let Some(entry) = entry {
-            let word: OnBackingChange = config.tunables().on_backing_change.into();
+            let word: OnBackingChange = config.tunables().on_backing_change;
             check_is_the_one(name, backing.path(), &entry, word)?;
         }
         let moved = VolumeConfig { backing, ..config.clone() };

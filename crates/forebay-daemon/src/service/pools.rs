@@ -10,6 +10,7 @@ use super::work::not_in_file;
 use super::{Service, ServiceEvent};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::jobs::JobKind;
+use forebay_admin::size::ByteSize;
 use forebay_admin::{
     AdminError, DeviceRequest, GrowRequest, MessageId, OpenHow, PoolInfo, PoolRequest, ReplaceRequest,
     ScrubRequest, ShrinkRequest, Taking,
@@ -19,7 +20,6 @@ use forebay_config::choices::Mirror;
 use forebay_config::device_name::stable_name;
 use forebay_config::{ConfigFile, Edit, PoolConfig, Scope, Settings, VolumeConfig, conflicts};
 use forebay_core::{EngineConfig, PoolSettings};
-use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
 use forebay_format::member::DATA_START_BLOCK;
 use forebay_pool::MayWait;
@@ -100,7 +100,7 @@ impl Service {
             buffer_bytes: usize::try_from(tunables.buffer_memory.0).unwrap_or(usize::MAX),
             spin: tunables.spin,
             nice_boost: tunables.nice_boost,
-            io: tunables.io.into(),
+            io: tunables.io,
             io_threads: tunables.io_threads,
             io_threads_busy_pct: tunables.io_threads_busy_pct,
             guards: Arc::clone(&self.guards),

@@ -7,8 +7,6 @@ use forebay_admin::jobs::{JobKind, JobSpec};
 use forebay_admin::{
     AdminError, ErrorKind, Leaving, MessageId, SettingInfo, SettingsDone, SettingsRequest, Target,
 };
-use forebay_config::choices::DefaultAction as Choice;
-use forebay_config::rules::DefaultAction;
 use forebay_config::tunables::Applies;
 use forebay_config::{
     Config, ConfigFile, Edit, EditError, PoolTunables, Scope, Settings, StoreError, VolumeTunables,
@@ -51,13 +49,6 @@ pub(super) fn take_out(
     Ok(())
 }
 
-pub(super) fn default_action(choice: Choice) -> DefaultAction {
-    match choice {
-        Choice::Cache => DefaultAction::Cache,
-        Choice::Bypass => DefaultAction::Bypass,
-    }
-}
-
 impl Service {
     pub(super) fn configured(&self, config: &Config, target: Target<'_>) -> Result<Settings, AdminError> {
         let (id, what, name, found, known): (_, _, _, _, Vec<&str>) = match target {
@@ -96,7 +87,7 @@ impl Service {
         let info = |(tunable, value): (&tunables::Tunable, forebay_config::Value)| {
             let info = SettingInfo {
                 value: value.to_string(),
-                default: tunable.default.into(),
+                default: (tunable.default)().to_string(),
                 takes: tunable.kind.takes(),
                 live: tunable.applies == Applies::Live,
                 help: tunable.help.into(),
@@ -207,7 +198,7 @@ impl Service {
                 let volume = name.to_owned();
                 Self::ask(&handle, move |pool| pool.configure(&volume, settings))??;
                 if let Some(rules) = self.running().rules.get(name) {
-                    rules.set_default_action(default_action(tunables.default_action));
+                    rules.set_default_action(tunables.default_action);
                 }
                 Ok(())
             }

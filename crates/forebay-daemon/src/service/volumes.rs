@@ -3,17 +3,17 @@
 use super::info::not_attached;
 use super::moved::is_elsewhere;
 use super::moved::told_how;
-use super::settings::{default_action, invalid, stored, take_out};
+use super::settings::{invalid, stored, take_out};
 use super::start::check_rules;
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent};
+use forebay_admin::size::ByteSize;
 use forebay_admin::{AdminError, DetachHow, ErrorKind, MessageId, RuleRequest, VolumeInfo, VolumeRequest};
 use forebay_config::device_name::{node_of, stable_name};
 use forebay_config::mounts::Problem;
 use forebay_config::rules::{Action, Position, Rule, RuleId, RuleReport, RuleSet};
 use forebay_config::{ConfigFile, Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
 use forebay_core::VolumeSettings;
-use forebay_export::size::ByteSize;
 use forebay_export::uri::BackingUri;
 use forebay_pool::cache_device::random_uuid;
 use forebay_pool::open::open_backing;
@@ -226,7 +226,7 @@ impl Service {
         });
         let (backing, prepared) = looked.map_err(|undone| undone.or(|| no_answer(name, &config.backing)))?;
         let prepared = prepared?;
-        let rules = RuleSet::new(default_action(tunables.default_action), backing.size_bytes);
+        let rules = RuleSet::new(tunables.default_action, backing.size_bytes);
         let parsed = config.rules.iter().map(RuleTable::rule).collect::<Result<Vec<Rule>, _>>()?;
         rules.replace_all(parsed, Instant::now())?;
         let rules = Arc::new(rules);
@@ -237,7 +237,7 @@ impl Service {
             size_bytes: config.size_bytes,
             connections_max: tunables.connections_max,
             settings: VolumeSettings::from(&tunables),
-            on_backing_change: tunables.on_backing_change.into(),
+            on_backing_change: tunables.on_backing_change,
             rules: Arc::clone(&rules),
         };
         let promise = Self::ask(&handle, move |pool| pool.attach(spec, backing, prepared))?;

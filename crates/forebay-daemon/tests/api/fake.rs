@@ -9,12 +9,12 @@ use forebay_admin::MessageId;
 use forebay_admin::clock::SystemClock;
 use forebay_admin::events::{EventKind, Hub, HubLimits, NewEvent};
 use forebay_admin::jobs::{
-    Abort, JobDriver, JobId, JobKind, JobSpec, Jobs, JobsLimits, Left, OnMiss, Outlook, Report,
+    Abort, JobDriver, JobId, JobKind, JobSpec, Jobs, JobsLimits, Left, OnMiss, Report, WorkStatus,
 };
+use forebay_admin::size::ByteSize;
 use forebay_admin::*;
 use forebay_config::rules::{DefaultAction, Position, Rule, RuleId, RuleSet};
 use forebay_daemon::api::Services;
-use forebay_export::size::ByteSize;
 use forebay_pool::meter::format::exposition::{self, Family, Labels};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -130,7 +130,7 @@ impl JobDriver for Worker {
         Ok(())
     }
 
-    fn poll(&mut self, id: JobId, spec: &JobSpec) -> Outlook {
+    fn poll(&mut self, id: JobId, spec: &JobSpec) -> WorkStatus {
         let takes = if spec.volume.as_deref().is_some_and(|name| name.starts_with("slow")) {
             Duration::MAX
         } else {
@@ -138,7 +138,7 @@ impl JobDriver for Worker {
         };
         let begun = *self.begun.entry(id).or_insert_with(Instant::now);
         if begun.elapsed() < takes {
-            return Outlook::Working(Report::draining(Left::OfStart(4096)));
+            return WorkStatus::Working(Report::draining(Left::OfStart(4096)));
         }
         self.begun.remove(&id);
         finish(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner), spec)
@@ -150,12 +150,12 @@ impl JobDriver for Worker {
     }
 }
 
-fn finish(state: &mut State, spec: &JobSpec) -> Outlook {
+fn finish(state: &mut State, spec: &JobSpec) -> WorkStatus {
     let volume = spec.volume.clone().unwrap_or_default();
     match spec.kind {
         JobKind::Detach(_) => drop(state.volumes.remove(&volume)),
         JobKind::Remove { .. } if state.volumes.values().any(|volume| volume.info.pool == spec.pool) => {
-            return Outlook::Failed(MessageId::PoolInUse, "it is in use again".into());
+            return WorkStatus::Failed(MessageId::PoolInUse, "it is in use again".into());
         }
         JobKind::Remove { .. } => drop(state.pools.remove(&spec.pool)),
         JobKind::Export { .. } => {
@@ -176,7 +176,7 @@ fn finish(state: &mut State, spec: &JobSpec) -> Outlook {
         | JobKind::Rebuild
         | JobKind::Record(_) => {}
     }
-    Outlook::Done
+    WorkStatus::Done
 }
 
 fn invalid(what: impl ToString) -> AdminError {

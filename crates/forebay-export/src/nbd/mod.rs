@@ -1,16 +1,14 @@
 //! The NBD protocol: fixed newstyle handshake, simple and structured replies, block status.
 //!
 //! Reading order: [`codec`] (bytes), [`handshake`] (negotiation), [`session`] (a connection on the
-//! server side), [`reply`] (replies), [`client`] (the client side). `docs/use/nbd.md` lists the
-//! supported features and their users.
+//! server side), [`reply`] (replies). `docs/use/nbd.md` lists the supported features and their
+//! users.
 
-pub mod client;
 pub mod codec;
 pub mod handshake;
 pub mod reply;
 pub mod session;
 
-pub use client::{ClientError, NbdClient};
 pub use codec::Errno;
 pub use handshake::{Context, Contexts, Tls};
 pub use reply::{Extent, Replier, ReplyHeader};

@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_has_what_drivers_need() {
+    fn configuration_satisfies_drivers() {
         let config = device().config();
         let number = |at: usize| u32::from_le_bytes(config[at..at + 4].try_into().unwrap());
         assert_eq!((number(0), number(4)), (2049, 0));

@@ -94,7 +94,7 @@ fn write(handle: u64, offset: u64, length: u32, flags: u32) -> (Vec<u8>, usize) 
 }
 
 #[test]
-fn init_agrees_on_what_both_sides_can() {
+fn init_negotiates_common_features() {
     let mut session = Session::new(VolumeTree::new(None, SIZE, (0, 0), 1), Limits::default());
     refused(&mut session, &request(opcode::GETATTR, 1, &[0; 16]), Errno::Protocol);
     refused(&mut session, &request(opcode::INIT, 0, &words(&[7, 30, 0, 0])), Errno::Protocol);

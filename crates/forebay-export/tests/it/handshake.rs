@@ -3,9 +3,9 @@
 
 use crate::common::*;
 use forebay_export::directory::ExportInfo;
-use forebay_export::nbd::client::{ClientError, NbdClient, Wishes, list_exports};
 use forebay_export::nbd::codec::*;
 use forebay_export::nbd::{CloseReason, Contexts, Limits};
+use forebay_nbd_client::{ClientError, HandshakeOptions, NbdClient, list_exports};
 
 /// A peer that has sent its greeting and taken the client's flags.
 fn greeted(client_flags: u32) -> Peer {
@@ -112,7 +112,7 @@ fn list_names_each_export() {
 }
 
 #[test]
-fn info_gives_what_was_asked_for() {
+fn info_replies_with_requested_fields() {
     let mut peer = greeted(3);
     let size = |size: u64, flags: u16| {
         let mut data = vec![0, 0];
@@ -314,9 +314,9 @@ fn bad_magic_closes() {
 fn client_succeeds_with_each_handshake() {
     for structured in [false, true] {
         for export_name in [false, true] {
-            let wishes = Wishes { structured, export_name, ..Wishes::default() };
+            let options = HandshakeOptions { structured, export_name, ..HandshakeOptions::default() };
             let client =
-                NbdClient::handshake(Pipe::new(Peer::new(two_exports()), 7), "iso", &wishes).unwrap();
+                NbdClient::handshake(Pipe::new(Peer::new(two_exports()), 7), "iso", &options).unwrap();
             let info = client.info();
             assert_eq!(info.size_bytes, 10_000);
             assert_eq!(info.structured, structured);
@@ -328,7 +328,8 @@ fn client_succeeds_with_each_handshake() {
             assert_eq!(info.description, if export_name { "" } else { "installation medium" });
         }
     }
-    let error = NbdClient::handshake(Pipe::new(Peer::new(two_exports()), 99), "nope", &Wishes::default());
+    let error =
+        NbdClient::handshake(Pipe::new(Peer::new(two_exports()), 99), "nope", &HandshakeOptions::default());
     let error = error.unwrap_err();
     assert!(matches!(&error, ClientError::Handshake { kind: rep::ERR_UNKNOWN, .. }));
     assert!(error.to_string().contains("there is no export named \"nope\""), "{error}");

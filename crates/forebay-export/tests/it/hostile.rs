@@ -6,8 +6,8 @@ use std::io::{self, Read, Write};
 use crate::common::client::Requests;
 use crate::common::*;
 use forebay_export::nbd::CloseReason;
-use forebay_export::nbd::client::{ClientError, NbdClient, Wishes, list_exports};
 use forebay_export::nbd::codec::*;
+use forebay_nbd_client::{ClientError, HandshakeOptions, NbdClient, list_exports};
 use proptest::prelude::*;
 
 /// Feeds bytes in pieces of any size. Every accepted request must be within bounds.
@@ -129,8 +129,8 @@ impl Write for Recorder {
 }
 
 /// The client's half of a conversation. Stops at the first error of the connection, as it must.
-fn converse<S: Read + Write>(stream: S, wishes: &Wishes) -> Result<S, ClientError> {
-    let mut client = NbdClient::handshake(stream, "db", wishes)?;
+fn converse<S: Read + Write>(stream: S, options: &HandshakeOptions) -> Result<S, ClientError> {
+    let mut client = NbdClient::handshake(stream, "db", options)?;
     let mut data = Vec::new();
     for cookie in 0..4_u64 {
         client.send_write(cookie * 8, cookie * 512, &[3; 600], false)?;
@@ -146,9 +146,9 @@ fn converse<S: Read + Write>(stream: S, wishes: &Wishes) -> Result<S, ClientErro
     client.disconnect()
 }
 
-fn server_said(wishes: &Wishes) -> Vec<u8> {
+fn server_said(options: &HandshakeOptions) -> Vec<u8> {
     let recorder = Recorder(Pipe::new(Peer::new(two_exports()), usize::MAX), Vec::new());
-    converse(recorder, wishes).unwrap().1
+    converse(recorder, options).unwrap().1
 }
 
 proptest! {
@@ -187,17 +187,17 @@ proptest! {
         structured: bool,
         export_name: bool,
     ) {
-        let wishes = Wishes { structured, export_name, ..Wishes::default() };
-        let lies = damaged(server_said(&wishes), &damages);
+        let options = HandshakeOptions { structured, export_name, ..HandshakeOptions::default() };
+        let lies = damaged(server_said(&options), &damages);
         let _ = list_exports(Liar(io::Cursor::new(lies.clone())));
-        let _ = converse(Liar(io::Cursor::new(lies)), &wishes);
+        let _ = converse(Liar(io::Cursor::new(lies)), &options);
     }
 
     #[test]
     fn a_client_survives_garbage(bytes in prop::collection::vec(any::<u8>(), 0..300), greeted: bool) {
         let mut whole = if greeted { greeting(3).to_vec() } else { vec![] };
         whole.extend(bytes);
-        prop_assert!(converse(Liar(io::Cursor::new(whole)), &Wishes::default()).is_err());
+        prop_assert!(converse(Liar(io::Cursor::new(whole)), &HandshakeOptions::default()).is_err());
     }
 }
 
@@ -217,12 +217,12 @@ fn session_survives_damage_at_each_byte() {
             survive(&damaged(good.clone(), &[Damage::Word(at, word)]), 100, Payload::Direct);
         }
     }
-    let wishes = Wishes::default();
-    let said = server_said(&wishes);
+    let options = HandshakeOptions::default();
+    let said = server_said(&options);
     for at in 0..said.len() {
         for word in [0, 1, 16, 0x7fff_ffff, u32::MAX] {
             let lies = damaged(said.clone(), &[Damage::Word(at, word)]);
-            let _ = converse(Liar(io::Cursor::new(lies)), &wishes);
+            let _ = converse(Liar(io::Cursor::new(lies)), &options);
         }
     }
 }
@@ -339,7 +339,7 @@ fn client_survives_lying_servers() {
     };
     for (name, lie, expected) in cases {
         let server = Liar(io::Cursor::new([greeted.clone(), lie].concat()));
-        let mut client = NbdClient::handshake(server, "db", &Wishes::default()).unwrap();
+        let mut client = NbdClient::handshake(server, "db", &HandshakeOptions::default()).unwrap();
         client.send_read(1, 1000, 100).unwrap();
         client.send_block_status(2, 0, 4096, false).unwrap();
         let mut data = Vec::new();

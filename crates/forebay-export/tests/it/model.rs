@@ -3,9 +3,9 @@
 
 use crate::common::client::Requests;
 use crate::common::*;
-use forebay_export::nbd::client::{ClientError, NbdClient, Reply, Wishes};
 use forebay_export::nbd::codec::{cmd_flag, extent_flag};
 use forebay_export::nbd::{Errno, Limits};
+use forebay_nbd_client::{ClientError, HandshakeOptions, NbdClient, Reply};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -182,9 +182,9 @@ proptest! {
         let payload_max = 32_768;
         let limits = Limits { payload_bytes_max: payload_max, skip_bytes_max: 300_000, ..Limits::default() };
         let exports = vec![forebay_export::directory::ExportInfo::new("m", SIZE)];
-        let wishes = Wishes { structured, ..Wishes::default() };
+        let options = HandshakeOptions { structured, ..HandshakeOptions::default() };
         let pipe = Pipe::new(Peer::with_limits(exports, limits), chunk);
-        let mut client = NbdClient::handshake(pipe, "", &wishes).unwrap();
+        let mut client = NbdClient::handshake(pipe, "", &options).unwrap();
         let mut model = Model { bytes: vec![0; SIZE as usize], structured, payload_max };
         let mut expected = HashMap::new();
         let mut data = Vec::new();
@@ -212,8 +212,12 @@ proptest! {
 
 #[test]
 fn client_calls_split_long_transfers() {
-    let mut client =
-        NbdClient::handshake(Pipe::new(Peer::new(two_exports()), 100_000), "db", &Wishes::default()).unwrap();
+    let mut client = NbdClient::handshake(
+        Pipe::new(Peer::new(two_exports()), 100_000),
+        "db",
+        &HandshakeOptions::default(),
+    )
+    .unwrap();
     assert_eq!(client.size_bytes(), 8 << 30);
     let big: Vec<u8> = (0..40_000_000_u32).map(|at| (at % 251) as u8).collect();
     client.write_at(5, &big, true).unwrap(); // more than one request may carry

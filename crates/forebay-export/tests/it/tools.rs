@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use crate::common::client::Requests;
 use crate::common::*;
 use forebay_export::directory::ExportInfo;
-use forebay_export::nbd::client::{NbdClient, Wishes, list_exports};
 use forebay_export::nbd::codec::transmission_flag;
 use forebay_export::nbd::{CloseReason, Limits};
 use forebay_export::uri::{Endpoint, ExportUri, FilePermissions, Guards};
+use forebay_nbd_client::{HandshakeOptions, NbdClient, list_exports};
 
 const SIZE: u64 = 48 << 20;
 
@@ -387,11 +387,14 @@ fn our_client_against_nbdkit() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     let result = std::panic::catch_unwind(|| {
-        for wishes in [Wishes::default(), Wishes { structured: false, ..Wishes::default() }] {
+        for options in [
+            HandshakeOptions::default(),
+            HandshakeOptions { structured: false, ..HandshakeOptions::default() },
+        ] {
             let endpoint = Endpoint::Unix(socket.clone());
             let (guards, permissions) = (Guards::default(), FilePermissions::default());
             let uri = ExportUri::Nbd { endpoint, name: String::new(), guards, permissions };
-            let mut client = NbdClient::connect_with(&uri, &wishes).unwrap();
+            let mut client = NbdClient::connect_with(&uri, &options).unwrap();
             assert_eq!(client.size_bytes(), 64 << 20);
             assert!(client.info().has(transmission_flag::SEND_WRITE_ZEROES));
             let image = image();

@@ -8,7 +8,7 @@ use crate::flashcache::FlashCacheSets;
 use crate::lines::{Cell, Table};
 use crate::number;
 use forebay_format::Geometry;
-use forebay_io::flash::ftl::{Collection, Ftl, FtlConfig, FtlStats};
+use forebay_models::flash::ftl::{Collection, Ftl, FtlConfig, FtlStats};
 
 const COLLECTIONS: [(Collection, &str); 2] =
     [(Collection::Greedy, "greedy"), (Collection::CostBenefit, "cost-benefit")];

@@ -2,7 +2,7 @@
 
 use crate::figures::cards::{CARDS, Card, FILLS, Fit, PUBLISHED_MIB_S, Rest, Sweep, error, mib_per_s};
 use crate::lines::{Cell, Table};
-use forebay_io::flash::ftl::Collection;
+use forebay_models::flash::ftl::Collection;
 
 /// Pages of a modelled card.
 const PAGES: u32 = 65_536;

@@ -6,7 +6,7 @@ use crate::figures::layout::{
     ArrivalRate, ForebayLog, Layout, Load, Outcome, PAGE, Sizes, WORKLOADS, measure,
 };
 use crate::flashcache::FlashCacheSets;
-use forebay_io::flash::ftl::{Collection, Ftl, FtlConfig};
+use forebay_models::flash::ftl::{Collection, Ftl, FtlConfig};
 
 const PAGES: u32 = 32_768;
 const SIZES: Sizes = Sizes { cache_bytes: 64 << 20, volume_bytes: 256 << 20, segment_blocks: None };

@@ -10,10 +10,10 @@
 //! - The memory that a step refers to stays valid until then; the reactor's slots and pool
 //!   guarantee it.
 
+mod offload_policy;
 pub(crate) mod psync;
 pub(crate) mod registered;
 mod ring;
-mod share;
 pub(crate) mod threads;
 pub(crate) mod uring;
 
@@ -21,9 +21,9 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use crate::buffer::Mapping;
+use crate::buffer_transform::BufferTransform;
 use crate::error::IoFailure;
 use crate::waker::Waker;
-use crate::work::Work;
 
 /// One system call's worth of work.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ pub(crate) enum Syscall {
         count: u32,
         offset: u64,
         mapping: Option<Mapping>,
-        work: Option<*mut Work>,
+        work: Option<*mut BufferTransform>,
     },
     /// `pwritev` from `count` vectors; `mapping` as for reads. `work`: the computation over the
     /// bytes before the write, run by the thread that writes them.
@@ -47,7 +47,7 @@ pub(crate) enum Syscall {
         count: u32,
         offset: u64,
         mapping: Option<Mapping>,
-        work: Option<*mut Work>,
+        work: Option<*mut BufferTransform>,
     },
     /// `fdatasync`.
     Sync { fd: RawFd },

@@ -3,8 +3,8 @@
 //! Most of the cost of a request is in the kernel: receives and sends copy data, and a transfer
 //! passes through the block layer twice, for submission and completion. All of that runs on the
 //! thread whose ring has the step. So a loop that is out of time gives steps to the rings of I/O
-//! threads: as many as bring its load below the threshold ([`Share`]), and dealt once a turn,
-//! because waking a thread takes as long as a step. A loop that sleeps now and then keeps all
+//! threads: as many as bring its load below the threshold ([`OffloadPolicy`]), and dealt once a
+//! turn, because waking a thread takes as long as a step. A loop that sleeps now and then keeps all
 //! steps. Reasons: decision 0048.
 //!
 //! An I/O thread knows steps but not their purpose. It also runs the computation over the bytes of
@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::share::Share;
+use super::offload_policy::OffloadPolicy;
 use super::uring::Uring;
 use super::{Engine, EngineKind, KernelStep, StepDone, Syscall};
 use crate::error::IoFailure;
@@ -117,7 +117,7 @@ struct IoThread {
 pub(crate) struct IoThreads {
     own: Uring,
     threads: Vec<IoThread>,
-    share: Share,
+    share: OffloadPolicy,
     steps_given: u64,
     /// Steps that are worth waking a thread.
     wake_for: usize,
@@ -143,7 +143,7 @@ impl IoThreads {
         let mut all = IoThreads {
             own,
             threads: Vec::new(),
-            share: Share::new(busy_pct),
+            share: OffloadPolicy::new(busy_pct),
             steps_given: 0,
             wake_for: if busy_pct == 0 { 1 } else { WAKE_FOR },
             turn: Vec::new(),

@@ -3,7 +3,8 @@
 //! Purpose
 //! - [`mount`] connects a mount point with a new `/dev/fuse` descriptor: by `mount(2)` for root,
 //!   otherwise through the set-user-ID helper `fusermount3`.
-//! - [`volume_place`] interprets the path of a volume export; [`Place`] is the resulting mount.
+//! - [`volume_place`] interprets the path of a volume export; [`MountTarget`] is the resulting
+//!   mount.
 //! - [`own_mount`] detects paths that would make this process wait for itself; [`foundations`] and
 //!   [`volume_claim`] do so before there is a mount.
 //! - [`MountWatch`] detects that another program has unmounted a mount, or covered it.
@@ -21,9 +22,9 @@
 //! Not known here: the protocol (`forebay-export`), reading requests (the reactor).
 
 mod connection;
-mod ground;
+mod device_dependencies;
 mod helper;
-mod place;
+mod mount_target;
 pub(crate) mod ring;
 mod standing;
 mod table;
@@ -39,9 +40,9 @@ use std::time::Duration;
 pub use crate::error::MountError;
 use crate::sys;
 pub use connection::Connection;
-pub use ground::{foundations, own_mount, volume_claim};
+pub use device_dependencies::{foundations, own_mount, volume_claim};
 use helper::c_string;
-pub use place::{Place, volume_place};
+pub use mount_target::{MountTarget, volume_place};
 pub use ring::RingAccess;
 pub use standing::{MountTable, MountWatch, Standing};
 use table::FILE_SYSTEM;
@@ -83,7 +84,7 @@ pub struct FuseMount {
     by_helper: bool,
     mounted: bool,
     /// Lists the mount as served by this process.
-    own: Option<ground::Own>,
+    own: Option<device_dependencies::Own>,
 }
 
 /// Mounts at `place`. The caller must answer the requests from the descriptor, INIT first: until
@@ -95,7 +96,7 @@ pub struct FuseMount {
 /// # Errors
 /// [`MountError`]: the place is in use or not suitable, FUSE is not available, or the kernel (or
 /// the helper) refuses.
-pub fn mount(place: &Place, options: MountOptions) -> Result<(OwnedFd, FuseMount), MountError> {
+pub fn mount(place: &MountTarget, options: MountOptions) -> Result<(OwnedFd, FuseMount), MountError> {
     let target = place.target();
     clear_stale(target)?;
     let made_directory = place.prepare()?;
@@ -111,7 +112,7 @@ pub fn mount(place: &Place, options: MountOptions) -> Result<(OwnedFd, FuseMount
     };
     match connected {
         Ok(fd) => {
-            let (target, own) = (target.into(), ground::Own::of(target));
+            let (target, own) = (target.into(), device_dependencies::Own::of(target));
             Ok((fd, FuseMount { target, remove_directory: made_directory, by_helper, mounted: true, own }))
         }
         Err(error) => {
@@ -134,7 +135,7 @@ impl FuseMount {
     /// # Errors
     /// A text with the reason why that is not possible, and a remedy.
     pub fn ring_access(&self) -> Result<RingAccess, String> {
-        RingAccess::of(self.own.as_ref().map(ground::Own::device))
+        RingAccess::of(self.own.as_ref().map(device_dependencies::Own::device))
     }
 
     /// Unmounts, and removes the directory if it was created for the mount. Succeeds if another

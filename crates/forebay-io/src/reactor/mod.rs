@@ -57,6 +57,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::buffer::{BufPool, map_zeroed, unmap};
+use crate::buffer_transform::PlaceCipher;
 use crate::device::Device;
 use crate::emulate::Emulation;
 use crate::engine::psync::Psync;
@@ -67,7 +68,6 @@ use crate::error::{IoFailure, IoSetupError};
 use crate::slots::{OpKind, Slots, ZeroPhase};
 use crate::spin::Spin;
 use crate::waker::Waker;
-use crate::work::PlaceCipher;
 use connections::{Event, Fuse, Listener, SocketTable};
 use devices::{DeviceEntry, DeviceTable};
 use ublk::Ublk;

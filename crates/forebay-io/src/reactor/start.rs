@@ -8,8 +8,8 @@ use crate::buffer::{BUFFER_ALIGN, Span};
 use crate::device::DeviceKind;
 use crate::engine::{KernelStep, Lane, Syscall};
 use crate::error::IoFailure;
-use crate::flash::FlashOp;
 use crate::slots::{IOV_MAX, OpKind, Slot, ZeroPhase};
+use forebay_models::flash::FlashOp;
 
 impl Reactor {
     /// Pins the spans and stores them in the slot. On an error nothing stays pinned.

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_say_what_the_cache_can_do() {
+    fn parameters_reflect_cache_features() {
         let bytes = params((1 << 30) + 1536, 512, 1 << 20);
         let expected = "3c00000003000000\
                         0c000000090c0c0c\

@@ -134,7 +134,7 @@ fn unmounted_connection_fails_at_once() {
 
 /// The tests of the pool cover the ring on a real connection.
 #[test]
-fn entries_of_what_has_no_ring_are_refused() {
+fn entries_without_a_ring_are_refused() {
     all_engines(|bench| {
         let (fuse, _kernel, memory) = connect(bench);
         let (head, payload) = (Span::new(memory, 0, 288), Span::new(memory, 4096, 8192));

@@ -6,6 +6,4 @@ mod common;
 mod conformance;
 mod device;
 mod events;
-mod flash_model;
 mod fuse;
-mod hdd_model;

@@ -205,7 +205,7 @@ fn log_counts_and_its_newest_copy_wins() {
 }
 
 #[test]
-fn marks_change_what_slots_are_worth() {
+fn marks_change_the_state_of_slots() {
     let mut cache = Cache::new();
     let (entries, bytes) = dirty(&[1, 2, 3]);
     let at = cache.batch(0, 0, &entries, &bytes);

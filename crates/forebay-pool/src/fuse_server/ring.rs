@@ -17,11 +17,11 @@
 //!   get an error with the end of the connection.
 
 use super::{Backend, Buffer, FuseServer, REQUESTS_MAX, Source, TOKEN_RING};
+use forebay_admin::size::ByteSize;
 use forebay_export::fuse::ring::{ANSWER_PAYLOAD_AT, HEAD_BYTES, request};
 use forebay_export::fuse::wire::{OUT_HEADER_BYTES, opcode};
 use forebay_export::fuse::{Errno, FuseStep, PAYLOAD_BYTES_MAX, Tree, VolumeRequest, reply, request::Header};
 use forebay_export::request::Operation;
-use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
 use forebay_io::fuse::RingAccess;
 use forebay_io::{BufId, BufPool, EngineKind, IoFailure, Op, Reactor, Span};

@@ -9,7 +9,7 @@
 use crate::may_wait::MayWait;
 use forebay_export::vhost_user::{REGIONS_MAX, Region};
 use forebay_export::virtio::GuestMemory;
-use forebay_io::ForeignMemory;
+use forebay_io::PeerMemory;
 use rustix::fs::fstatfs;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ const TMPFS: u64 = 0x0102_1994;
 const HUGETLBFS: u64 = 0x9584_58F6;
 
 /// Maps a file.
-fn map(_: &MayWait, region: &Region, file: OwnedFd) -> Result<ForeignMemory, String> {
+fn map(_: &MayWait, region: &Region, file: OwnedFd) -> Result<PeerMemory, String> {
     let Region { guest_address, size_bytes, file_offset, .. } = *region;
     let failed = |what: &dyn std::fmt::Display| {
         format!("guest memory at {guest_address:#x} ({size_bytes} bytes) cannot be used: {what}")
@@ -41,7 +41,7 @@ fn map(_: &MayWait, region: &Region, file: OwnedFd) -> Result<ForeignMemory, Str
     let size = usize::try_from(size_bytes).map_err(|error| failed(&error))?;
     let place = FileOffset::new(file, file_offset);
     let mapped = GuestRegionMmap::from_range(GuestAddress(guest_address), size, Some(place));
-    ForeignMemory::new(mapped.map_err(|error| failed(&error))?).map_err(|error| failed(&error))
+    PeerMemory::new(mapped.map_err(|error| failed(&error))?).map_err(|error| failed(&error))
 }
 
 /// Shared memory, and the watch for its loss. (The order matters: the memory is dropped before the
@@ -49,7 +49,7 @@ fn map(_: &MayWait, region: &Region, file: OwnedFd) -> Result<ForeignMemory, Str
 #[derive(Debug)]
 pub(crate) struct Mapped {
     pub(super) memory: Arc<GuestMemory>,
-    watched: Vec<Arc<ForeignMemory>>,
+    watched: Vec<Arc<PeerMemory>>,
 }
 
 impl Mapped {
@@ -72,7 +72,7 @@ impl Mapped {
         Self::of(vec![Arc::new(map(may_wait, &region, file)?)])
     }
 
-    fn of(watched: Vec<Arc<ForeignMemory>>) -> Result<Self, String> {
+    fn of(watched: Vec<Arc<PeerMemory>>) -> Result<Self, String> {
         if watched.is_empty() {
             return Ok(Self::none());
         }
@@ -90,7 +90,7 @@ impl Mapped {
 
 /// All regions of a guest.
 #[derive(Debug, Default)]
-pub(super) struct Regions(Vec<(Region, Arc<ForeignMemory>)>);
+pub(super) struct Regions(Vec<(Region, Arc<PeerMemory>)>);
 
 impl Regions {
     /// Maps these regions.

@@ -6,8 +6,8 @@
 //! engine.
 
 use super::{Pool, PoolEvent};
+use forebay_admin::size::ByteSize;
 use forebay_core::{Loss, LossTotal};
-use forebay_export::size::ByteSize;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use std::collections::BTreeMap;
 use std::fmt;

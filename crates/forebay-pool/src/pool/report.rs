@@ -3,8 +3,8 @@
 use super::{Back, Gone, Lost, Pool, Scrubbed};
 use forebay_admin::MessageId;
 use forebay_admin::events::{EventKind, rfc3339};
+use forebay_admin::size::ByteSize;
 use forebay_core::{Notice, OpenError};
-use forebay_export::size::ByteSize;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::IoFailure;
 use std::fmt;

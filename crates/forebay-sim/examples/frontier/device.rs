@@ -6,7 +6,7 @@
 use crate::rig::Rig;
 use crate::trace::Trace;
 use forebay_core::{PoolSettings, RequestKind, Treatment, VolumeSettings};
-use forebay_io::flash::ftl::{Collection, Ftl, FtlConfig};
+use forebay_models::flash::ftl::{Collection, Ftl, FtlConfig};
 
 const BLOCK: u64 = 4096;
 

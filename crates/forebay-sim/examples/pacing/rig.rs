@@ -1,14 +1,14 @@
 //! The engine between clients with a steady load and an emulated 7200 rpm disk, in virtual time
 //! ([`crate::figures::machine`]).
 //!
-//! Two volumes, each on its own disk ([`forebay_io::hdd::HddModel`], 1 GiB with the seeks of a
+//! Two volumes, each on its own disk ([`forebay_models::hdd::HddModel`], 1 GiB with the seeks of a
 //! whole disk); clients use the first one, the second is for single requests of tests. The cache
 //! device takes 80 us and 2 us a block, regardless of concurrency. A run is deterministic.
 
 use crate::figures::machine::{Disk, DiskOp, Flash, Machine, Reply, Setup};
 use forebay_core::{Drain, EngineConfig, Limit, RequestKind, Treatment, VolumeSettings};
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::hdd::{HddModel, HddOp};
+use forebay_models::hdd::{HddModel, HddOp};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Size of the volume and the disk.

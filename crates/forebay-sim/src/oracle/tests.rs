@@ -100,7 +100,7 @@ fn surviving_bypass_writes_are_not_hidden() {
 }
 
 #[test]
-fn fua_forgets_what_came_before() {
+fn fua_drops_earlier_versions() {
     let mut o = oracle();
     let one = write(&mut o, 1);
     o.end_write(one, true, false);

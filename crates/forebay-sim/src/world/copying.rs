@@ -34,7 +34,7 @@ type Outcome = Result<(), DeviceFailure>;
 
 /// The state of a copy.
 #[derive(Clone, Debug)]
-enum Doing {
+enum Phase {
     /// Idle until the due time.
     Pause,
     Reading {
@@ -57,13 +57,13 @@ enum Doing {
 /// A device that is being copied.
 struct Copying {
     copy: DeviceCopy,
-    doing: Doing,
+    phase: Phase,
     due: u64,
 }
 
 /// An operation of the engine on the new device.
 #[derive(Clone, Copy, Debug)]
-enum Deed {
+enum Operation {
     Write { number: u64, from: u64, to: u64 },
     Flush { covered: u64 },
 }
@@ -73,7 +73,7 @@ struct Second {
     op: u32,
     /// The copied device; once the new one has taken over, that is in its place.
     of: usize,
-    deed: Deed,
+    operation: Operation,
     /// Its results on the old device, and on the new one.
     old: Option<Outcome>,
     new: Option<Outcome>,
@@ -120,7 +120,7 @@ impl Copies {
     /// Returns the time at which the copy continues by itself.
     pub(super) fn due(&self) -> Option<u64> {
         let copying = self.current.as_ref()?;
-        matches!(copying.doing, Doing::Pause | Doing::Naming).then_some(copying.due)
+        matches!(copying.phase, Phase::Pause | Phase::Naming).then_some(copying.due)
     }
 
     /// Resets the state for a new engine.
@@ -185,7 +185,7 @@ impl World {
         self.disks.spare = Some(Spare { of, device, naming: Naming::No, is_sound: true });
         let copy = DeviceCopy::new(used, plan.chunk_bytes);
         let due = self.now + rng.below(plan.pause_ns_max + 1);
-        self.copies.current = Some(Copying { copy, doing: Doing::Pause, due });
+        self.copies.current = Some(Copying { copy, phase: Phase::Pause, due });
         self.copies.begun += 1;
         self.copies.counts = false;
         self.counters.copies_begun += 1;
@@ -195,7 +195,7 @@ impl World {
     /// Makes the next step of the copy.
     pub(super) fn copy_step(&mut self) -> Result<(), String> {
         let Some(copying) = &self.copies.current else { return Ok(()) };
-        let is_naming = matches!(copying.doing, Doing::Naming);
+        let is_naming = matches!(copying.phase, Phase::Naming);
         if !self.may_copy() || !is_naming && self.operator_cancels() {
             return self.give_copy_up();
         }
@@ -207,36 +207,36 @@ impl World {
         let is_written = |from: u64, to: u64| ranges.iter().any(|(at, end)| *at < to && *end > from);
         let (id, plan) = (self.copies.id(), self.copy_plan());
         let Some(copying) = &mut self.copies.current else { return Ok(()) };
-        let (doing, time) = match copying.copy.next(is_written) {
+        let (phase, time) = match copying.copy.next(is_written) {
             Some(CopyStep::Copy { from, len }) => {
                 let time = self.disks.devices[of].time(OpKind::Read, len, &mut self.copies.rng);
-                (Doing::Reading { id, from, len }, time)
+                (Phase::Reading { id, from, len }, time)
             }
             Some(CopyStep::Flush) => {
                 self.set_faults(&plan);
                 let Some(spare) = &self.disks.spare else { return Ok(()) };
                 let covered = spare.device.submit_flush();
-                (Doing::Flushing { id, covered }, spare.device.time(OpKind::Flush, 0, &mut self.copies.rng))
+                (Phase::Flushing { id, covered }, spare.device.time(OpKind::Flush, 0, &mut self.copies.rng))
             }
             None => {
                 // The copy is complete: begin to change the configuration.
                 ensure!(copying.copy.is_whole(), "a copy does not go on");
                 copying.copy.begin_to_count();
-                (copying.doing, copying.due) =
-                    (Doing::Naming, self.now + self.copies.rng.range(1, plan.naming_ns_max));
+                (copying.phase, copying.due) =
+                    (Phase::Naming, self.now + self.copies.rng.range(1, plan.naming_ns_max));
                 self.copies.counts = true;
                 self.disks.spare.iter_mut().for_each(|spare| spare.naming = Naming::UnderWay);
                 self.crash_point();
                 return Ok(());
             }
         };
-        self.begin(doing, id, time);
+        self.begin(phase, id, time);
         Ok(())
     }
 
-    fn begin(&mut self, doing: Doing, id: u32, time: u64) {
+    fn begin(&mut self, phase: Phase, id: u32, time: u64) {
         if let Some(copying) = &mut self.copies.current {
-            copying.doing = doing;
+            copying.phase = phase;
         }
         self.push(id, self.now + time);
     }
@@ -263,9 +263,9 @@ impl World {
             FlightKind::Write { offset, data, .. } => Some((*offset, *offset + data.len() as u64)),
             _ => None,
         });
-        let second = self.copies.seconds.values().filter_map(|second| match second.deed {
-            Deed::Write { from, to, .. } => Some((from, to)),
-            Deed::Flush { .. } => None,
+        let second = self.copies.seconds.values().filter_map(|second| match second.operation {
+            Operation::Write { from, to, .. } => Some((from, to)),
+            Operation::Flush { .. } => None,
         });
         first.chain(second).collect()
     }
@@ -301,8 +301,8 @@ impl World {
         let (Some(copying), Some(spare)) = (&mut self.copies.current, &mut self.disks.spare) else {
             return Ok(());
         };
-        let good = match copying.doing {
-            Doing::Reading { id: of, from, len } if of == id => {
+        let good = match copying.phase {
+            Phase::Reading { id: of, from, len } if of == id => {
                 let mut bytes = vec![0; len as usize];
                 let fails =
                     self.short.is_some_and(|short| short.device == spare.of && self.now < short.until)
@@ -313,14 +313,14 @@ impl World {
                 }
                 return self.write_chunk(from, bytes);
             }
-            Doing::Writing { id: of, number } if of == id => {
+            Phase::Writing { id: of, number } if of == id => {
                 let good = spare.device.complete_write(number) == WriteEnd::Good;
                 if good {
                     copying.copy.chunk_written();
                 }
                 good
             }
-            Doing::Flushing { id: of, covered } if of == id => {
+            Phase::Flushing { id: of, covered } if of == id => {
                 let good = spare.device.complete_flush(covered, &mut self.copies.rng);
                 if good {
                     copying.copy.flushed();
@@ -329,7 +329,7 @@ impl World {
             }
             _ => return Ok(()), // of a cancelled copy
         };
-        (copying.doing, copying.due) = (Doing::Pause, next);
+        (copying.phase, copying.due) = (Phase::Pause, next);
         if !good {
             self.counters.faults += 1;
             return self.give_copy_up();
@@ -341,7 +341,7 @@ impl World {
         let (id, len) = (self.copies.id(), bytes.len() as u64);
         let Some((number, time)) = self.write_to_spare(from, Rc::new(bytes)) else { return Ok(()) };
         self.digest.add_all(&[20, from, len]);
-        self.begin(Doing::Writing { id, number }, id, time);
+        self.begin(Phase::Writing { id, number }, id, time);
         Ok(())
     }
 
@@ -366,7 +366,7 @@ impl World {
             return;
         }
         let Some((number, time)) = self.write_to_spare(offset, Rc::clone(bytes)) else { return };
-        self.begin_second(op, device, Deed::Write { number, from: offset, to: offset + len }, time);
+        self.begin_second(op, device, Operation::Write { number, from: offset, to: offset + len }, time);
     }
 
     /// Duplicates a flush.
@@ -379,12 +379,12 @@ impl World {
         let covered = spare.device.submit_flush();
         let time = spare.device.time(OpKind::Flush, 0, &mut self.copies.rng);
         self.set_faults(&plan);
-        self.begin_second(op, device, Deed::Flush { covered }, time);
+        self.begin_second(op, device, Operation::Flush { covered }, time);
     }
 
-    fn begin_second(&mut self, op: OpId, of: usize, deed: Deed, time: u64) {
+    fn begin_second(&mut self, op: OpId, of: usize, operation: Operation, time: u64) {
         let id = self.copies.id();
-        self.copies.seconds.insert(id, Second { op: op.0, of, deed, old: None, new: None });
+        self.copies.seconds.insert(id, Second { op: op.0, of, operation, old: None, new: None });
         self.push(id, self.now + time);
     }
 
@@ -395,9 +395,9 @@ impl World {
             Some(spare) => &mut spare.device,
             None => &mut self.disks.devices[of],
         };
-        let good = match second.deed {
-            Deed::Write { number, .. } => device.complete_write(number) == WriteEnd::Good,
-            Deed::Flush { covered } => device.complete_flush(covered, &mut self.copies.rng),
+        let good = match second.operation {
+            Operation::Write { number, .. } => device.complete_write(number) == WriteEnd::Good,
+            Operation::Flush { covered } => device.complete_flush(covered, &mut self.copies.rng),
         };
         second.new = Some(if good { Ok(()) } else { Err(DeviceFailure::Failed) });
         if !good {
@@ -525,8 +525,8 @@ impl World {
     /// Ends the copy before the engine stops: completes a change of the configuration that has
     /// begun, else cancels.
     pub(crate) fn end_copy(&mut self) -> Result<(), String> {
-        match self.copies.current.as_ref().map(|copying| &copying.doing) {
-            Some(Doing::Naming) if self.may_copy() => self.take_over(),
+        match self.copies.current.as_ref().map(|copying| &copying.phase) {
+            Some(Phase::Naming) if self.may_copy() => self.take_over(),
             _ => self.give_copy_up(),
         }
     }

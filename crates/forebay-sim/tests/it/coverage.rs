@@ -18,7 +18,7 @@ const BOUND: u64 = 40_000;
 /// Seeds to run between two checks for missing marks.
 const SEEDS_AT_ONCE: usize = 16;
 /// Reached too, but less than once in 4,000 crash points, so not by every set of plans within the
-/// bound: `forebay sim` prints the marks that a longer run reached. Tests of the engine require
+/// bound: `forebay-sim` prints the marks that a longer run reached. Tests of the engine require
 /// them ([`DIRECTED`]): `yields.rs` that an order yields, `rare_paths.rs` the others.
 const RARE: &[&str] = &[
     "gap-unreadable",

@@ -168,7 +168,7 @@ fn fills_left_out(cache_bytes: u64, store_ns: u64) -> (u64, u64) {
 
 /// The engine extends the window before it is used up, and fills wait for that.
 #[test]
-fn an_empty_cache_keeps_what_is_missed() {
+fn an_empty_cache_keeps_misses() {
     for (mib, store_ns) in [(32, 1_000_000), (64, 300_000), (128, 300_000), (256, 300_000)] {
         let (left_out, missed) = fills_left_out(mib << 20, store_ns);
         assert!(left_out == 0 && missed > 3_000, "{mib} MiB: {left_out} of {missed} misses are left out");

@@ -7,7 +7,7 @@ fn exhaust(options: &ExhaustiveOptions) -> ExhaustiveReport {
     run_exhaustive(options, &mut |_| {})
 }
 
-/// All sequences of one operation, and a part of those of up to three: `forebay sim --exhaustive`
+/// All sequences of one operation, and a part of those of up to three: `forebay-sim --exhaustive`
 /// runs them all.
 #[test]
 fn short_sequences_survive_every_crash() {
@@ -28,7 +28,7 @@ fn sequence_is_deterministic() {
     assert_eq!(first.counters, second.counters);
 }
 
-/// Checks that this sequence, found by `forebay sim --exhaustive --break NAME`, shows the bug, and
+/// Checks that this sequence, found by `forebay-sim --exhaustive --break NAME`, shows the bug, and
 /// shows nothing without it.
 fn caught(bug: PlantedBug, name: &str) {
     let only = Sequence::named(name);

@@ -6,7 +6,7 @@ use forebay_core::{
     DestageOrder, Drain, EngineConfig, Limit, PlantedBug, RequestKind, Treatment, VolumeSettings, fault,
 };
 use forebay_format::VolumeId;
-use forebay_io::hdd::HddModel;
+use forebay_models::hdd::HddModel;
 
 const VOLUME: VolumeId = VolumeId(0);
 

@@ -1,4 +1,4 @@
-//! A short slice of the runs of `forebay sim`: no violation, and deterministic.
+//! A short slice of the runs of `forebay-sim`: no violation, and deterministic.
 
 use crate::workers;
 use forebay_sim::{Counters, Report, SimOptions, run};

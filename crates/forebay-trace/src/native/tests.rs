@@ -63,7 +63,7 @@ fn packed_trace_of_version_1_stays_readable() {
 }
 
 #[test]
-fn a_cut_anywhere_leaves_what_is_before_it() {
+fn a_cut_trace_keeps_earlier_records() {
     let records = some(9000);
     let bytes = written(&Header::default(), &records);
     for end in (0..bytes.len()).step_by(37).chain([bytes.len() - 1, bytes.len() - 32]) {

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_cached_is_told() {
+    fn uncacheable_disks_are_refused() {
         let sys = sysfs();
         let said = |device, kind, source| {
             objection_in(sys.path(), &mount(device, kind), source).map(|(what, _)| what)
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_is_found() {
+    fn underlying_devices_are_found() {
         let sys = sysfs();
         assert_eq!(below(sys.path(), (253, 0)), [(253, 0), (8, 17), (8, 16)]);
         assert!(is_encrypted_in(sys.path(), Some((253, 0))) && !is_encrypted_in(sys.path(), Some((8, 16))));

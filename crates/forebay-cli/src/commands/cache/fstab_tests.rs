@@ -41,7 +41,7 @@ fn entries_are_those_that_mount_reads() {
 }
 
 #[test]
-fn the_line_of_the_volume_keeps_what_was_set() {
+fn the_volume_line_keeps_mount_options() {
     let line = |table: &str| {
         let (_, new) = changed(table.as_bytes(), "/srv/db");
         String::from_utf8(new).unwrap()
@@ -93,7 +93,7 @@ fn hostile() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn one_line_is_changed_and_comes_back_byte_for_byte() {
+fn a_changed_line_is_restored_exactly() {
     for table in hostile() {
         let shown = String::from_utf8_lossy(&table).into_owned();
         let (change, new) = changed(&table, "/srv/db");
@@ -118,7 +118,7 @@ fn one_line_is_changed_and_comes_back_byte_for_byte() {
 }
 
 #[test]
-fn a_line_that_somebody_has_written_becomes_one_of_the_disk() {
+fn a_manual_line_becomes_a_disk_line() {
     let by_hand = format!("/dev/forebay/db /srv/db ext4 {ADDED} 0 2\n");
     let back = |table: &str| {
         let change =
@@ -137,7 +137,7 @@ fn a_line_that_somebody_has_written_becomes_one_of_the_disk() {
 }
 
 #[test]
-fn what_was_edited_meanwhile_is_not_changed() {
+fn a_line_edited_in_between_is_kept() {
     let table = b"UUID=1 /srv/db ext4 defaults 0 2\n";
     let (change, _) = changed(table, "/srv/db");
     assert_eq!(change.applied(b"UUID=1 /srv/db ext4 noatime 0 2\n"), None);
@@ -146,7 +146,7 @@ fn what_was_edited_meanwhile_is_not_changed() {
 }
 
 #[test]
-fn what_was_never_made_is_not_undone() {
+fn an_unmade_change_is_not_undone() {
     let table = b"UUID=1 /srv/db ext4 defaults 0 2\n";
     let (change, made) = changed(table, "/srv/db");
     let back = change.reversed();
@@ -163,7 +163,7 @@ fn what_was_never_made_is_not_undone() {
 }
 
 #[test]
-fn a_line_for_a_link_to_the_mount_point_is_one_for_it() {
+fn a_line_for_a_link_to_the_mount_matches() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().canonicalize().unwrap();
     std::fs::create_dir(folder.join("real")).unwrap();
@@ -196,7 +196,7 @@ fn the_command_that_is_shown_does_the_same() {
 }
 
 #[test]
-fn the_file_is_replaced_as_a_whole_or_not_at_all() {
+fn the_file_is_replaced_atomically() {
     let folder = tempfile::tempdir().unwrap();
     let (file, link) = (folder.path().join("real"), folder.path().join("fstab"));
     std::fs::write(&file, "old").unwrap();

@@ -1,9 +1,9 @@
 //! `forebay cache` and `forebay uncache`: put a cache in front of a mounted disk, and take it away.
 //!
-//! Both determine the required changes (`put`, `take`) as a list of `steps`, and execute it
-//! (`run`). A `note` records the progress, so that the same command continues after it was killed.
-//! They examine `mounts`, devices (`disk`, `flash`), `users` of the mount, `fstab`, and the
-//! `service`; `shell` runs and prints commands. Rationale:
+//! Both determine the required changes (`attach_plan`, `detach_plan`) as a list of `steps`, and
+//! execute it (`run`). The `journal` records the progress, so that the same command continues after
+//! it was killed. They examine `mounts`, devices (`disk`, `flash`), `users` of the mount, `fstab`,
+//! and the `service`; `shell` runs and prints commands. Rationale:
 //! `docs/decisions/0059-cache-and-uncache.md`.
 //!
 //! Invariants
@@ -16,14 +16,14 @@ mod disk;
 mod flash;
 mod fstab;
 use super::mounts;
-mod note;
-mod put;
+mod attach_plan;
+mod detach_plan;
+mod journal;
 mod run;
 mod service;
 mod settings;
 mod shell;
 mod steps;
-mod take;
 mod users;
 
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ use super::settings::pair;
 use crate::client::{Client, DEFAULT_SOCKET};
 use crate::complete;
 use crate::failure::{Failure, system};
-use note::{Begun, Note, Way};
+use journal::{Begun, Direction, Journal};
 
 /// Options of `forebay cache`.
 #[derive(Debug, clap::Args)]
@@ -115,10 +115,10 @@ pub(crate) fn cache(options: Cache) -> Result<(), Failure> {
     if mirror {
         settings.push(("mirror".into(), "on".into()));
     }
-    let wanted = put::Wanted { devices, pool, name, settings, taking, new_cache };
+    let wanted = attach_plan::Wanted { devices, pool, name, settings, taking, new_cache };
     let stage = Stage::set(&point, how)?;
     match stage.interrupted()? {
-        Some(begun) if begun.way == Way::Take => Err(Failure::new(
+        Some(begun) if begun.direction == Direction::Detach => Err(Failure::new(
             MessageId::AttachInterruptedBefore,
             format!("`forebay uncache {}` was interrupted", stage.shown()),
         )
@@ -129,7 +129,7 @@ pub(crate) fn cache(options: Cache) -> Result<(), Failure> {
         )
         .hint(format!("finish it with the same options, or go back: forebay uncache {}", stage.shown()))),
         Some(begun) => stage.go(begun),
-        None => stage.go(put::plan(&stage.client, &stage.point, &wanted, asked)?),
+        None => stage.go(attach_plan::plan(&stage.client, &stage.point, &wanted, asked)?),
     }
 }
 
@@ -137,11 +137,11 @@ pub(crate) fn cache(options: Cache) -> Result<(), Failure> {
 pub(crate) fn uncache(options: Uncache) -> Result<(), Failure> {
     let stage = Stage::set(&options.point, options.how)?;
     match stage.interrupted()? {
-        Some(begun) if begun.way == Way::Put => stage.go_back(&begun),
+        Some(begun) if begun.direction == Direction::Attach => stage.go_back(&begun),
         Some(begun) => stage.go(begun),
         None => {
             let asked = String::new();
-            stage.go(take::plan(&stage.client, &stage.point, options.keep_pool, asked)?)
+            stage.go(detach_plan::plan(&stage.client, &stage.point, options.keep_pool, asked)?)
         }
     }
 }
@@ -151,7 +151,7 @@ struct Stage {
     client: Client,
     point: PathBuf,
     /// `None` for a dry run.
-    note: Option<Note>,
+    journal: Option<Journal>,
 }
 
 impl Stage {
@@ -164,8 +164,8 @@ impl Stage {
         let point = place(point)?;
         // Do not keep the mount busy by a working directory in it.
         std::env::set_current_dir("/").map_err(system("/"))?;
-        let note = if how.dry_run { None } else { Some(Note::take(&point)?) };
-        Ok(Self { client: Client::new(&how.admin), point, note })
+        let journal = if how.dry_run { None } else { Some(Journal::open(&point)?) };
+        Ok(Self { client: Client::new(&how.admin), point, journal })
     }
 
     fn shown(&self) -> String {
@@ -174,24 +174,24 @@ impl Stage {
 
     /// Returns the steps that an earlier, killed process has begun.
     fn interrupted(&self) -> Result<Option<Begun>, Failure> {
-        let begun = match &self.note {
-            Some(note) => note.read()?,
-            None => Note::look(&self.point)?,
+        let begun = match &self.journal {
+            Some(journal) => journal.read()?,
+            None => Journal::look(&self.point)?,
         };
         Ok(begun.filter(|begun| !begun.begun.is_empty()))
     }
 
     fn go(&self, begun: Begun) -> Result<(), Failure> {
-        match &self.note {
-            Some(note) => run::run(&self.client, note, begun),
+        match &self.journal {
+            Some(journal) => run::run(&self.client, journal, begun),
             None => run::show(&self.client, &begun.plan),
         }
     }
 
     fn go_back(&self, begun: &Begun) -> Result<(), Failure> {
-        match &self.note {
-            Some(note) => {
-                run::undo(&self.client, note, begun)?;
+        match &self.journal {
+            Some(journal) => {
+                run::undo(&self.client, journal, begun)?;
                 crate::screen::print("everything is as it was before `forebay cache` was interrupted\n")
             }
             None => run::show(&self.client, &run::way_back(begun)),

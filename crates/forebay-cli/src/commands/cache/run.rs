@@ -4,14 +4,14 @@
 //! - After a failed step comes the rollback: it undoes all steps that were begun in reverse order,
 //!   including those of an earlier process that was killed. Then everything is as before, or the
 //!   message lists the differences.
-//! - After a detach there is no rollback, and none is needed: the disk has all data. The note
+//! - After a detach there is no rollback, and none is needed: the disk has all data. The journal
 //!   stays, and the same command continues.
 //! - Steps do not depend on their output: printing may fail.
 
 use forebay_admin::MessageId;
 use std::time::{Duration, Instant};
 
-use super::note::{Begun, Note, Way};
+use super::journal::{Begun, Direction, Journal};
 use super::shell;
 use super::steps::Step;
 use crate::client::Client;
@@ -47,11 +47,11 @@ fn print(step: &Step) -> Result<(), Failure> {
 ///
 /// # Errors
 /// A step failed: then everything is as before, or the message lists the differences.
-pub(super) fn run(client: &Client, note: &Note, mut begun: Begun) -> Result<(), Failure> {
+pub(super) fn run(client: &Client, journal: &Journal, mut begun: Begun) -> Result<(), Failure> {
     let interrupt = Interrupt::listen()?;
     let interrupted_at = begun.begun.last().copied();
     let is_resumed = interrupted_at.is_some();
-    note.write(&begun)?;
+    journal.write(&begun)?;
     let mut downtime = Downtime::default();
     for at in 0..begun.plan.len() {
         let step = begun.plan[at].clone();
@@ -62,17 +62,17 @@ pub(super) fn run(client: &Client, note: &Note, mut begun: Begun) -> Result<(), 
             Ok(true) if !is_half => continue,
             _ if interrupt.came() => Err(Failure::new(MessageId::CliInterrupted, "interrupted")),
             Err(failure) => Err(failure),
-            Ok(_) => begin(note, &mut begun, at).and_then(|()| {
+            Ok(_) => begin(journal, &mut begun, at).and_then(|()| {
                 let _ = print(&step);
                 step.act(client).or_else(|failure| came_true(client, &step, is_resumed, failure))
             }),
         };
         if let Err(failure) = done {
-            return Err(give_up(client, note, &begun, failure));
+            return Err(give_up(client, journal, &begun, failure));
         }
         downtime.ends(&step);
     }
-    note.remove()?;
+    journal.remove()?;
     screen::print(&format!("{}{}", begun.ending, downtime.words()))
 }
 
@@ -104,17 +104,17 @@ impl Downtime {
     }
 }
 
-/// Notes a step before it begins; if that fails, the step does not begin.
-fn begin(note: &Note, begun: &mut Begun, at: usize) -> Result<(), Failure> {
+/// Records a step before it begins; if that fails, the step does not begin.
+fn begin(journal: &Journal, begun: &mut Begun, at: usize) -> Result<(), Failure> {
     let is_new = !begun.begun.contains(&at);
     if is_new {
         begun.begun.push(at);
     }
-    let noted = note.write(begun);
-    if noted.is_err() && is_new {
+    let recorded = journal.write(begun);
+    if recorded.is_err() && is_new {
         begun.begun.pop();
     }
-    noted
+    recorded
 }
 
 /// Checks whether a failed step took effect nevertheless: systemd was faster, or an operation that
@@ -133,31 +133,31 @@ fn came_true(client: &Client, step: &Step, is_resumed: bool, failure: Failure) -
 }
 
 /// Rolls back, and describes the resulting state.
-fn give_up(client: &Client, note: &Note, begun: &Begun, failure: Failure) -> Failure {
+fn give_up(client: &Client, journal: &Journal, begun: &Begun, failure: Failure) -> Failure {
     let is_past = |at: &usize| matches!(begun.plan[*at], Step::Detach { .. });
     let is_detached = begun
         .begun
         .iter()
         .find(|at| is_past(at))
         .is_some_and(|at| begun.plan[*at].is_so(client).unwrap_or(true));
-    if begun.way == Way::Take && is_detached {
+    if begun.direction == Direction::Detach && is_detached {
         return failure
             .but("the volume is detached and the disk has all data: the same command again continues");
     }
-    match undo(client, note, begun) {
+    match undo(client, journal, begun) {
         Ok(()) => failure.but("everything is as before"),
         Err(second) => {
-            let again = shell::line(["forebay", "uncache", &note.point().display().to_string()]);
+            let again = shell::line(["forebay", "uncache", &journal.point().display().to_string()]);
             failure.but(&format!("and the rollback failed as well: {second}; `{again}` continues it"))
         }
     }
 }
 
-/// Undoes the steps that were begun, and removes the note.
+/// Undoes the steps that were begun, and removes the journal.
 ///
 /// # Errors
-/// A step of the rollback fails; the note stays.
-pub(super) fn undo(client: &Client, note: &Note, begun: &Begun) -> Result<(), Failure> {
+/// A step of the rollback fails; the journal stays.
+pub(super) fn undo(client: &Client, journal: &Journal, begun: &Begun) -> Result<(), Failure> {
     for step in way_back(begun) {
         if step.is_undone(client)? {
             continue;
@@ -165,7 +165,7 @@ pub(super) fn undo(client: &Client, note: &Note, begun: &Begun) -> Result<(), Fa
         let _ = print(&step);
         step.act(client).or_else(|failure| came_true(client, &step, true, failure))?;
     }
-    note.remove()
+    journal.remove()
 }
 
 /// Returns the rollback steps from the point of interruption.

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_let_in_and_started_as_far_as_needed() {
+    fn services_get_access_and_start_as_needed() {
         let packaged = DropIn::Packaged("/usr/share/forebay/ublk.conf".into());
         let install = "install -D -m 644 -t /etc/systemd/system/forebay.service.d /usr/share/forebay/ublk.conf; \
             systemctl daemon-reload";
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_interrupt_is_left_to_people() {
+    fn disruptive_service_changes_are_hints() {
         let packaged = DropIn::Packaged("/p/ublk.conf".into());
         let serving: (&[&str], bool) = (&["fast", "slow"], false);
         let said = commands(Some((true, true)), &packaged, Some(serving));

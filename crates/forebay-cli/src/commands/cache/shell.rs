@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shell_gets_back_what_was_quoted() {
+    fn quoted_words_survive_a_shell() {
         for words in [&["a b", "", "it's", "\\x2d", "$HOME `x` *", "line\nline", "/srv/ü"][..], &["plain"]] {
             let script = format!("printf '%s\\0' {}", line(words));
             let printed = output(&["sh", "-c", &script]).unwrap();

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_uses_what_nobody_uses() {
+    fn an_idle_mount_has_no_users() {
         let root = root();
         let mounts = Mounts::of(&root.path().join("proc/self/mountinfo")).unwrap();
         assert_eq!(users_in(root.path(), &mounts, &mounts.0[2]), Vec::<String>::new());

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-use forebay_export::nbd::client::{NbdClient, Transport};
+use forebay_nbd_client::{NbdClient, Transport};
 
 use super::stage::Stage;
 use crate::failure::Failure;
@@ -198,7 +198,7 @@ impl Ledger {
 }
 
 /// Converts an error of the connection.
-pub(super) fn nbd(error: forebay_export::nbd::client::ClientError) -> Failure {
+pub(super) fn nbd(error: forebay_nbd_client::ClientError) -> Failure {
     let source = std::error::Error::source(&error).map_or(String::new(), |source| format!(": {source}"));
     Failure::new(MessageId::DemoIo, format!("{error}{source}"))
 }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sector_tells_block_and_version_apart() {
+    fn sectors_identify_block_and_version() {
         let ledger = Ledger::new(7, 1 << 20);
         let (a, b) = (bytes_of(&ledger, 5, 2), bytes_of(&ledger, 5, 3));
         assert!(a.chunks(SECTOR_BYTES).zip(b.chunks(SECTOR_BYTES)).all(|(a, b)| a != b));

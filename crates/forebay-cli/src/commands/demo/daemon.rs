@@ -8,8 +8,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use forebay_export::nbd::client::{NbdClient, Transport, Wishes};
 use forebay_export::uri::{Endpoint, ExportUri, FilePermissions, Guards};
+use forebay_nbd_client::{HandshakeOptions, NbdClient, Transport};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::content::nbd;
@@ -111,8 +111,8 @@ impl Daemon {
 
     /// Connects to the volume.
     pub(super) fn connect(&self) -> Result<NbdClient<Transport>, Failure> {
-        let wishes = Wishes { contexts: Vec::new(), ..Wishes::default() };
-        let client = NbdClient::connect_with(&export(&self.folder), &wishes).map_err(nbd)?;
+        let options = HandshakeOptions { contexts: Vec::new(), ..HandshakeOptions::default() };
+        let client = NbdClient::connect_with(&export(&self.folder), &options).map_err(nbd)?;
         client.stream().set_timeout(Some(TIMEOUT)).map_err(system("cannot set a timeout"))?;
         Ok(client)
     }

@@ -7,7 +7,7 @@
 use forebay_admin::MessageId;
 use std::time::{Duration, Instant};
 
-use forebay_export::nbd::client::{NbdClient, Transport};
+use forebay_nbd_client::{NbdClient, Transport};
 use hdrhistogram::Histogram;
 
 use super::content::{BLOCK_BYTES, InDoubt, Ledger, mix, nbd};
@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hot_set_is_as_large_as_asked_for_and_skewed() {
+    fn the_hot_set_has_its_size_and_skew() {
         let hot = HotSet::new(3, 512 << 20, 48 << 20, 1 << 20);
         assert_eq!(hot.bytes(), 48 << 20);
         let mut random = Random(1);

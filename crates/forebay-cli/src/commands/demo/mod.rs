@@ -27,8 +27,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use forebay_export::nbd::client::{NbdClient, Transport};
-use forebay_export::size::ByteSize;
+use forebay_admin::size::ByteSize;
+use forebay_nbd_client::{NbdClient, Transport};
 
 use crate::failure::{Failure, system};
 use crate::screen::{self, Paint, bytes, count};
@@ -136,7 +136,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     if !options.json {
         screen::print(&introduction(&plan, folder.path()))?;
     }
-    let outcome = Story { plan, folder: folder.path(), stages: &stages }.tell();
+    let outcome = DemoRun { plan, folder: folder.path(), stages: &stages }.run();
     let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(_) if stages.interrupted() => {
@@ -219,14 +219,14 @@ impl Drop for Folder {
 }
 
 /// The demo in progress.
-struct Story<'a> {
+struct DemoRun<'a> {
     plan: Plan,
     folder: &'a Path,
     stages: &'a Stages,
 }
 
-impl Story<'_> {
-    fn tell(&self) -> Result<Outcome, Failure> {
+impl DemoRun<'_> {
+    fn run(&self) -> Result<Outcome, Failure> {
         let mut ledger = Ledger::new(self.plan.seed, self.plan.disk_bytes);
         let hot = HotSet::new(self.plan.seed, self.plan.disk_bytes, self.plan.hot_bytes, EXTENT_BYTES);
         self.fill(&ledger)?;

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_of_the_program_name_topics_that_exist() {
+    fn hints_name_existing_help_topics() {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut folders = vec![sources];
         while let Some(folder) = folders.pop() {

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn each_line_of_a_page_is_a_known_request_or_text() {
+    fn roff_pages_use_known_requests_only() {
         let known = [".TH ", ".SH ", ".SS ", ".PP", ".IP ", ".RS 4", ".RE", ".nf", ".fi", ".TP", ".br"];
         for (name, text) in super::super::pages::ALL {
             for line in page(name, &parse(text)).lines().filter(|line| line.starts_with(['.', '\''])) {

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn no_page_is_wider_than_the_terminal_but_for_its_code() {
+    fn help_pages_fit_the_terminal() {
         for (name, page) in super::super::pages::ALL {
             let blocks: Vec<Block> =
                 parse(page).into_iter().filter(|block| !matches!(block, Block::Code(_))).collect();

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_in_order_and_joined_where_they_touch() {
+    fn ranges_are_sorted_and_merged() {
         let mut ranges = Ranges::default();
         for (offset, worth) in [(8, Worth::Dirty), (0, Worth::Dirty), (4, Worth::Dirty), (12, Worth::Lost)] {
             ranges.add(offset, 4, worth);

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_or_a_configuration_that_is_named_is_the_only_place() {
+    fn a_given_record_folder_is_the_only_one() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("forebay.toml");
         std::fs::write(&file, "[daemon]\nstate_dir = \"/srv/state\"\n").unwrap();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_over_a_copy_if_there_is_no_place_for_a_record_and_nobody_named_one() {
+    fn a_copy_is_kept_if_no_record_is_possible() {
         let place = tempfile::tempdir().unwrap();
         let none = place.path().join("none.toml");
         let sought = Sought::of(None, None, place.path().join("none"), &none).unwrap();

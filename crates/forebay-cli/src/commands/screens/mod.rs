@@ -109,7 +109,7 @@ fn no_line_is_wider_than_the_terminal() {
 }
 
 #[test]
-fn hundreds_of_alarms_fit_a_screen_the_gravest_first() {
+fn many_alarms_fit_a_screen_worst_first() {
     let all = fixture::many_alarms(500);
     for width in [40, 80, 220] {
         let width = Width::of(width);
@@ -139,7 +139,7 @@ fn numbers_are_whole_at_every_width() {
 }
 
 #[test]
-fn what_is_not_there_is_told_once_with_its_reason() {
+fn missing_parts_are_reported_once() {
     let text = state(&fixture::rich(), Width::of(200));
     for part in ["3 missing", "pool spare", "No such file or directory", "3.0 GiB", "2 alarms"] {
         assert!(text.contains(part), "{part}:\n{text}");

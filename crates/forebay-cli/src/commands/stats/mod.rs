@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_a_slash_is_the_socket_whatever_the_environment_names() {
+    fn an_argument_with_slash_is_the_socket() {
         let asked = |target: &str, admin: Option<&str>| {
             let (target, admin) = (Some(target.to_owned()), admin.map(PathBuf::from));
             let (format, textfile) = (Format::Table, None);

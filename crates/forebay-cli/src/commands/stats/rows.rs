@@ -101,7 +101,7 @@ disk w/s, flushes/s, write
     }
 
     #[test]
-    fn every_width_has_whole_numbers_in_columns_that_do_not_move() {
+    fn columns_of_any_width_have_whole_numbers() {
         let longest = json!({ "total": { "count": 1, "sum_ns": u64::MAX } });
         let most = json!({
             "reads": u64::MAX, "latency": { "read_hit": longest, "write": longest }, "read_hit_blocks": u64::MAX, "read_miss_blocks": u64::MAX,

@@ -319,7 +319,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn numbers_that_are_missing_do_no_harm_and_are_not_shown_as_zero() {
+    fn missing_numbers_are_not_shown_as_zero() {
         for nothing in [json!({}), json!([]), json!({ "latency": 5, "windows": [] })] {
             let text = text(&nothing, Width::of(80));
             assert!(text.contains("- reads and - writes in all"), "{text}");

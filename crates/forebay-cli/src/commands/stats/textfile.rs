@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_collector_reads_is_taken_for_a_file() {
+    fn only_collector_file_names_are_accepted() {
         assert_eq!(file("/x/forebay.prom"), Ok(PathBuf::from("/x/forebay.prom")));
         for wrong in ["", "/", "/x/", "/x/.prom", "/x/.forebay.prom", "/x/forebay.prom.1", "/x/forebay.txt"] {
             assert!(file(wrong).is_err(), "{wrong}");
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_node_exporter_has_itself_is_left_out() {
+    fn node_exporter_metrics_are_left_out() {
         let metrics = "# HELP forebay_alarms Of process_ms\n# TYPE forebay_alarms gauge\nforebay_alarms{x=\"process_\"} 0\n\
                        # HELP process_open_fds Open\n# TYPE process_open_fds gauge\nprocess_open_fds 7\nforebay_x 1\n";
         let head = "# HELP forebay_up Whether the daemon answers\n# TYPE forebay_up gauge\nforebay_up 1\n";
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn no_link_is_followed_and_what_was_left_is_no_obstacle() {
+    fn links_and_leftovers_are_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let (path, others) = (folder.path().join("forebay.prom"), folder.path().join("others"));
         let beside = folder.path().join(format!(".forebay.prom.{}", std::process::id()));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_replaced_stays_and_leaves_nothing_beside_it() {
+    fn a_failed_replacement_leaves_no_temp_file() {
         let folder = tempfile::tempdir().unwrap();
         let nobody = Client::new(&folder.path().join("no.sock"));
         let path = folder.path().join("forebay.prom");

@@ -24,7 +24,7 @@ pub(super) struct Snapshot {
 
 /// A request of the user.
 #[derive(Debug)]
-pub(super) enum Wish {
+pub(super) enum FeedRequest {
     /// Acknowledge this alarm.
     Acknowledge(String),
     /// Predict the effect of other cache sizes on this volume.
@@ -40,7 +40,7 @@ pub(super) type News = Result<Snapshot, String>;
 /// The sampling thread. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Feed {
-    wishes: Sender<Wish>,
+    requests: Sender<FeedRequest>,
     news: Receiver<News>,
     advice: Receiver<Advice>,
 }
@@ -48,13 +48,13 @@ pub(super) struct Feed {
 impl Feed {
     /// Samples every `interval`.
     pub(super) fn start(client: Client, interval: Duration) -> std::io::Result<Self> {
-        let (wishes, wished) = channel();
-        let (teller, news) = channel();
-        let (adviser, advice) = channel();
+        let (requests, requested) = channel();
+        let (samples, news) = channel();
+        let (advised, advice) = channel();
         std::thread::Builder::new().name("forebay-feed".into()).spawn(move || {
-            ask_again_and_again(&client, interval, &wished, &teller, &adviser);
+            sample_loop(&client, interval, &requested, &samples, &advised);
         })?;
-        Ok(Self { wishes, news, advice })
+        Ok(Self { requests, news, advice })
     }
 
     /// Returns the latest sample since the last call, if there is one.
@@ -69,32 +69,32 @@ impl Feed {
 
     /// Sends a request: the next sample shows an acknowledged alarm, and advice is available once
     /// it arrives.
-    pub(super) fn wish(&self, wish: Wish) {
-        let _ = self.wishes.send(wish); // an error means that the thread has ended, which ends the display
+    pub(super) fn request(&self, request: FeedRequest) {
+        let _ = self.requests.send(request); // an error means that the thread has ended, which ends the display
     }
 }
 
-fn ask_again_and_again(
+fn sample_loop(
     client: &Client,
     interval: Duration,
-    wished: &Receiver<Wish>,
-    teller: &Sender<News>,
-    adviser: &Sender<Advice>,
+    requested: &Receiver<FeedRequest>,
+    samples: &Sender<News>,
+    advised: &Sender<Advice>,
 ) {
     let mut next = Instant::now() + interval;
     loop {
-        match wished.recv_timeout(next.saturating_duration_since(Instant::now())) {
-            Ok(Wish::Advice(volume)) => {
+        match requested.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            Ok(FeedRequest::Advice(volume)) => {
                 let path = super::super::volume::path(&volume, "/advice");
                 let advice = client.get(&path).and_then(|answer| client::read(&answer));
-                let _ = adviser.send(advice.map_err(|failure| failure.to_string()));
+                let _ = advised.send(advice.map_err(|failure| failure.to_string()));
                 continue;
             }
-            Ok(Wish::Acknowledge(alarm)) => {
+            Ok(FeedRequest::Acknowledge(alarm)) => {
                 let by = escaped(&super::super::alarms::user());
                 let path = format!("/v1/alarms/{}/acknowledge?by={by}", escaped(&alarm));
                 if let Err(failure) = client.post_nothing(&path) {
-                    let _ = teller.send(Err(failure.to_string()));
+                    let _ = samples.send(Err(failure.to_string()));
                     continue;
                 }
             }
@@ -102,7 +102,7 @@ fn ask_again_and_again(
             Err(RecvTimeoutError::Disconnected) => return,
         }
         next = Instant::now() + interval;
-        if teller.send(look(client).map_err(|failure| failure.to_string())).is_err() {
+        if samples.send(look(client).map_err(|failure| failure.to_string())).is_err() {
             return;
         }
     }

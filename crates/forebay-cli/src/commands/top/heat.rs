@@ -144,7 +144,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn every_request_is_in_a_row_and_most_are_below_the_median() {
+    fn requests_spread_over_latency_rows() {
         let summary = json!({ "count": 9, "per_s": 100.0, "p50_us": 100.0, "p95_us": 200.0, "p99_us": 1000.0,
             "p999_us": 5000.0, "max_us": 50_000.0 });
         let spread = Spread::of(&summary).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_no_spread() {
+    fn invalid_histograms_give_no_spread() {
         for summary in [
             json!({}),
             json!({ "count": 0, "per_s": 1.0, "p50_us": 1.0 }),

@@ -23,13 +23,13 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use forebay_export::size::parse_duration;
+use forebay_admin::size::parse_duration;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use crate::client::{Client, DEFAULT_SOCKET};
 use crate::failure::{Failure, system};
 use crate::interrupt::Interrupt;
-use feed::{Feed, Wish};
+use feed::{Feed, FeedRequest};
 use state::{Action, State};
 
 /// Longest time between a signal and its effect.
@@ -111,8 +111,8 @@ fn run(
         match event::read()? {
             Event::Key(key) if key.kind != KeyEventKind::Release => match state.key(key) {
                 Action::Quit => return Ok(()),
-                Action::Acknowledge(alarm) => feed.wish(Wish::Acknowledge(alarm)),
-                Action::Advise(volume) => feed.wish(Wish::Advice(volume)),
+                Action::Acknowledge(alarm) => feed.request(FeedRequest::Acknowledge(alarm)),
+                Action::Advise(volume) => feed.request(FeedRequest::Advice(volume)),
                 Action::None => {}
             },
             Event::Resize(..) => {}

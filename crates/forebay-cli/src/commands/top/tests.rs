@@ -99,7 +99,7 @@ fn a_larger_terminal_shows_more() {
 }
 
 #[test]
-fn a_long_alarm_is_whole_and_help_says_what_keys_do() {
+fn long_alarms_and_key_help_are_shown() {
     let now = Instant::now();
     let mut long = snapshot();
     long.alarms[1]["message"] =
@@ -114,7 +114,7 @@ fn a_long_alarm_is_whole_and_help_says_what_keys_do() {
 }
 
 #[test]
-fn of_hundreds_of_alarms_the_gravest_are_shown_and_all_are_counted() {
+fn the_worst_of_many_alarms_are_shown() {
     let now = Instant::now();
     let mut many = snapshot();
     let alarm = |at: usize| {
@@ -131,7 +131,7 @@ fn of_hundreds_of_alarms_the_gravest_are_shown_and_all_are_counted() {
 }
 
 #[test]
-fn no_size_of_terminal_and_no_answer_of_a_daemon_is_too_strange() {
+fn odd_terminals_and_responses_do_not_panic() {
     let now = Instant::now();
     let mut strange = snapshot();
     strange.volumes = vec![(None, Value::Null), (None, json!({ "windows": 3, "volume": "\u{1b}[31m" }))];
@@ -145,7 +145,7 @@ fn no_size_of_terminal_and_no_answer_of_a_daemon_is_too_strange() {
 }
 
 #[test]
-fn a_daemon_that_is_gone_is_named_and_what_is_old_is_called_so() {
+fn a_lost_daemon_marks_figures_as_old() {
     let now = Instant::now();
     let mut state = state(snapshot(), now);
     assert!(!screen(&state, now + Duration::from_secs(2), 80, 24).contains(" old "));
@@ -157,7 +157,7 @@ fn a_daemon_that_is_gone_is_named_and_what_is_old_is_called_so() {
 }
 
 #[test]
-fn the_curve_of_the_selected_volume_is_asked_for_shown_and_left() {
+fn the_curve_view_opens_and_closes() {
     let now = Instant::now();
     let mut state = state(snapshot(), now);
     let size = |times: f64, hit_pct: f64| {
@@ -191,7 +191,7 @@ fn the_curve_of_the_selected_volume_is_asked_for_shown_and_left() {
 }
 
 #[test]
-fn keys_select_sort_pause_acknowledge_and_quit() {
+fn keys_trigger_their_actions() {
     let now = Instant::now();
     let mut state = state(snapshot(), now);
     let names = |state: &State| state.volumes.iter().map(|volume| volume.name.clone()).collect::<Vec<_>>();

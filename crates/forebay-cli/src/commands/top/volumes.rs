@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_matters_most_stays_and_everything_fits_a_wide_terminal() {
+    fn important_columns_stay_when_narrow() {
         let names = |width| fitting(width, 7).iter().map(|column| column.name).collect::<Vec<_>>();
         assert_eq!(names(20), ["dirty"]);
         assert_eq!(names(50), ["hits", "reads/s", "writes/s", "dirty"]);

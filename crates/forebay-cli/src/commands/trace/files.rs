@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_stays_until_there_is_something_to_take_its_place() {
+    fn a_complete_output_replaces_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let (path, link) = (folder.path().join("old"), folder.path().join("link"));
         fs::write(&path, "what was there").unwrap();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_in_vain_is_removed() {
+    fn an_incomplete_output_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new");
         for create in [Output::create, Output::create_beside] {

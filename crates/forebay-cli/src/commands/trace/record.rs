@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap_complete::engine::ArgValueCompleter;
+use forebay_admin::size::{ByteSize, parse_duration};
 use forebay_admin::{JobInfo, MessageId, RecordRequest};
-use forebay_export::size::{ByteSize, parse_duration};
 use forebay_trace::{Format, Reading};
 use serde_json::json;
 

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_admin::{MessageId, VolumeInfo};
-use forebay_export::nbd::client::{ClientError, NbdClient, Transport};
 use forebay_export::nbd::codec::{cmd, cmd_flag};
 use forebay_export::uri::ExportUri;
+use forebay_nbd_client::{ClientError, NbdClient, Transport};
 use forebay_trace::{Operation, Record};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_daemon_has_is_not_written_to_and_a_folder_is_no_target() {
+    fn files_in_use_and_folders_are_no_targets() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk.img");
         std::fs::write(&path, [0; ALIGN]).unwrap();

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use forebay_export::size::{ByteSize, parse_duration};
+use forebay_admin::size::{ByteSize, parse_duration};
 use forebay_whatif::{DiskKind, Figures, FlashTimes, MadeTrace, Pace, run};
 
 use super::trace::files::{Input, read_all};

@@ -7,10 +7,10 @@ use crate::message;
 use forebay_admin::MessageId;
 use std::str::FromStr;
 
-use forebay_config::choices::DefaultAction;
+use forebay_admin::size::ByteSize;
+use forebay_config::rules::DefaultAction;
 use forebay_config::tunables::{self, Applies, Scope, Tunable};
 use forebay_config::{PoolTunables, Settings, VolumeTunables, conflicts};
-use forebay_export::size::ByteSize;
 use forebay_whatif::{DiskKind, FlashTimes, MadeTrace, Pace, Plan, PlanError};
 
 use crate::failure::Failure;
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn every_size_is_tried_with_every_combination() {
+    fn variants_combine_sizes_and_settings() {
         let variants = tried(
             &["1GiB", "2GiB"],
             &["reclaim_policy=lru,fifo", "dirty_low_pct=5", "mode=writeback,writethrough"],
@@ -244,12 +244,12 @@ mod tests {
     #[test]
     fn every_tunable_is_taken_with_its_default() {
         for tunable in tunables::all().filter(|tunable| tunable.name != "emulate") {
-            tried(&["1GiB"], &[&format!("{}={}", tunable.name, tunable.default)]).unwrap();
+            tried(&["1GiB"], &[&format!("{}={}", tunable.name, (tunable.default)())]).unwrap();
         }
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_a_hint() {
+    fn invalid_variants_are_refused_with_a_hint() {
         let refused = |settings: &[&str]| format!("{:?}", tried(&["1GiB"], settings).unwrap_err());
         assert!(refused(&["reclaim_polcy=lru"]).contains("did you mean `reclaim_policy`"));
         assert!(refused(&["reclaim_policy=mru"]).contains("fifo, lru, s3fifo"));

@@ -1,6 +1,6 @@
 //! The real program in a private directory: a disk, a cache, and perhaps a daemon that serves them.
 
-use forebay_export::nbd::client::{NbdClient, Transport};
+use forebay_nbd_client::{NbdClient, Transport};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -135,7 +135,7 @@ pub(super) async fn cancel_job(
 
 /// Parses a duration in a parameter.
 pub(super) fn duration(name: &str, text: &str) -> Result<Duration, AdminError> {
-    forebay_export::size::parse_duration(text).map_err(|error| {
+    forebay_admin::size::parse_duration(text).map_err(|error| {
         AdminError::new(MessageId::SizeSyntax, format!("{name}: {error}"), "such as 30s or 5min")
     })
 }

@@ -3,8 +3,8 @@
 
 use std::io::{Read, Write};
 
-use forebay_export::nbd::client::{ClientError, ContextStatus, NbdClient, Reply};
 use forebay_export::nbd::codec::{cmd, cmd_flag};
+use forebay_nbd_client::{ClientError, ContextStatus, NbdClient, Reply};
 
 /// Lengths are cut into pieces of this size: the largest in 32 bits that keeps pieces aligned.
 const RANGE_BYTES_MAX: u64 = 1 << 31;

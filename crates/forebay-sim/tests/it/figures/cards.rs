@@ -2,14 +2,15 @@
 //! a model fits them.
 //!
 //! A model is an [`Ftl`] of the same proportions with the page times of the card's chips
-//! (`forebay_io::flash::cards`). Only proportions matter, so it has few pages, and a page is one
-//! request of the measurement (16 KiB): data that is written and overwritten together behaves as a
-//! unit. `docs/results/flash-model.md` describes the fitted parameters and the residual errors.
+//! (`forebay_models::flash::cards`). Only proportions matter, so it has few pages, and a page is
+//! one request of the measurement (16 KiB): data that is written and overwritten together behaves
+//! as a unit. `docs/results/flash-model.md` describes the fitted parameters and the residual
+//! errors.
 //!
 //! Invariant: a sweep is deterministic, on every machine.
 
-pub use forebay_io::flash::cards::{CARDS, Card, times};
-use forebay_io::flash::ftl::{Collection, Ftl, FtlConfig, FtlStats};
+pub use forebay_models::flash::cards::{CARDS, Card, times};
+use forebay_models::flash::ftl::{Collection, Ftl, FtlConfig, FtlStats};
 use forebay_sim::rng::Rng;
 
 /// Fill levels of the cards, in percent.

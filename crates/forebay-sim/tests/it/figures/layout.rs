@@ -15,7 +15,7 @@ use super::machine::{CacheChange, Flash, Machine, Reply, Setup};
 use super::zipf::Zipf;
 use forebay_core::{EngineConfig, PoolSettings, RequestKind, Treatment, VolumeSettings};
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::flash::ftl::{Ftl, FtlStats};
+use forebay_models::flash::ftl::{Ftl, FtlStats};
 use forebay_sim::rng::Rng;
 
 /// Bytes of a page of the devices: their unit of mapping.

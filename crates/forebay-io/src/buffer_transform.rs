@@ -24,7 +24,7 @@ pub trait PlaceCipher: Send + Sync {
 
 /// The computation of one operation.
 #[derive(Default)]
-pub(crate) struct Work {
+pub(crate) struct BufferTransform {
     /// The cipher, and the place of the first byte.
     pub(crate) cipher: Option<(Arc<dyn PlaceCipher>, u64)>,
     pub(crate) wants_checksums: bool,
@@ -33,13 +33,13 @@ pub(crate) struct Work {
     pub(crate) is_done: bool,
 }
 
-impl fmt::Debug for Work {
+impl fmt::Debug for BufferTransform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Work").field("is_done", &self.is_done).finish_non_exhaustive()
+        f.debug_struct("BufferTransform").field("is_done", &self.is_done).finish_non_exhaustive()
     }
 }
 
-impl Work {
+impl BufferTransform {
     /// Prepares for the next operation, with no computation set.
     pub(crate) fn clear(&mut self) {
         (self.cipher, self.wants_checksums, self.is_done) = (None, false, false);

@@ -6,7 +6,7 @@
 //! (`wl_shm_buffer_begin_access`).
 //!
 //! Invariants:
-//! - The handler replaces only mappings that a [`ForeignMemory`] owns. A mapping is unlisted before
+//! - The handler replaces only mappings that a [`PeerMemory`] owns. A mapping is unlisted before
 //!   it is unmapped, so an address is never attributed to an older mapping.
 //! - The handler makes one system call and touches atomics, nothing else. A signal at any other
 //!   address goes to the previous handler.
@@ -45,17 +45,17 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// A mapping of another process's memory.
 #[derive(Debug)]
-pub struct ForeignMemory {
+pub struct PeerMemory {
     region: Arc<GuestRegionMmap<()>>,
     at: usize,
 }
 
-impl ForeignMemory {
+impl PeerMemory {
     /// Watches a mapping that contains nothing else.
     ///
     /// # Errors
     /// There are too many, or the handler cannot be installed.
-    pub fn new(region: GuestRegionMmap<()>) -> io::Result<ForeignMemory> {
+    pub fn new(region: GuestRegionMmap<()>) -> io::Result<PeerMemory> {
         install()?;
         let free = |entry: &Entry| !entry.is_taken.swap(true, Ordering::AcqRel);
         let at = TABLE.iter().position(free).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
@@ -63,7 +63,7 @@ impl ForeignMemory {
         TABLE[at].is_lost.store(false, Ordering::Release);
         TABLE[at].end.store(start + region.len() as usize, Ordering::Release);
         TABLE[at].start.store(start, Ordering::Release);
-        Ok(ForeignMemory { region: Arc::new(region), at })
+        Ok(PeerMemory { region: Arc::new(region), at })
     }
 
     /// The mapping. Keep `self` as long as the result is in use: afterwards the mapping is not
@@ -78,7 +78,7 @@ impl ForeignMemory {
     }
 }
 
-impl Drop for ForeignMemory {
+impl Drop for PeerMemory {
     fn drop(&mut self) {
         TABLE[self.at].start.store(0, Ordering::Release);
         TABLE[self.at].is_taken.store(false, Ordering::Release);
@@ -148,7 +148,7 @@ mod tests {
             ftruncate(&file, bytes).unwrap();
             let place = FileOffset::new(file.try_clone().unwrap(), 0);
             let region = GuestRegionMmap::from_range(GuestAddress(0), bytes as usize, Some(place)).unwrap();
-            (file, ForeignMemory::new(region).unwrap())
+            (file, PeerMemory::new(region).unwrap())
         };
         let (cut, first) = mapped(64 << 10);
         let (_whole, second) = mapped(64 << 10);

@@ -10,8 +10,8 @@ use forebay_config::{Scope, Settings};
 use forebay_export::uri::BackingUri;
 
 use super::fstab::{self, Change, Entry, FSTAB};
+use super::journal::{Begun, Direction};
 use super::mounts::{Mount, Mounts, is_below};
-use super::note::{Begun, Way};
 use super::service::{self, Daemon, Service};
 use super::settings::{self, Texts};
 use super::steps::{Mounted, Step};
@@ -162,7 +162,7 @@ pub(super) fn plan(client: &Client, point: &Path, wanted: &Wanted, asked: String
         device.display(),
         shell::line(["forebay", "uncache", &point.display().to_string()])
     );
-    Ok(Begun { way: Way::Put, asked, plan: steps, begun: Vec::new(), ending })
+    Ok(Begun { direction: Direction::Attach, asked, plan: steps, begun: Vec::new(), ending })
 }
 
 /// Returns the present mount, with another source.
@@ -506,5 +506,5 @@ fn notes(known: &Known, mount: &Mount, device: &Path, is_in_fstab: bool) -> Vec<
 }
 
 #[cfg(test)]
-#[path = "put_tests.rs"]
+#[path = "attach_plan_tests.rs"]
 mod tests;

@@ -21,7 +21,7 @@ const SLACK_PCT: u64 = 15;
 
 /// The share, and the state that it is learned from.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct OffloadPolicy {
     /// Load threshold in percent above which threads get steps; 0: always.
     busy_pct: u64,
     eighths: u32,
@@ -31,10 +31,10 @@ pub(crate) struct Share {
     seen: Option<(Instant, Duration)>,
 }
 
-impl Share {
-    pub(crate) fn new(busy_pct: u32) -> Share {
+impl OffloadPolicy {
+    pub(crate) fn new(busy_pct: u32) -> OffloadPolicy {
         let eighths = if busy_pct == 0 { WHOLE } else { 0 };
-        Share { busy_pct: busy_pct.into(), eighths, owed: 0, seen: None }
+        OffloadPolicy { busy_pct: busy_pct.into(), eighths, owed: 0, seen: None }
     }
 
     /// Returns whether no steps are given away at present.
@@ -79,8 +79,8 @@ mod tests {
 
     /// The share after this many measurements, a millisecond apart, of a loop whose load depends on
     /// the share as in `load`.
-    fn settles(busy_pct: u32, looks: u32, load: impl Fn(u32) -> f64) -> Share {
-        let mut share = Share::new(busy_pct);
+    fn settles(busy_pct: u32, looks: u32, load: impl Fn(u32) -> f64) -> OffloadPolicy {
+        let mut share = OffloadPolicy::new(busy_pct);
         for _ in 0..looks {
             let busy = MS.mul_f64(load(share.eighths));
             share.learn(MS, busy);
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn load_is_sampled_once_a_millisecond() {
-        let (mut share, began) = (Share::new(90), Instant::now());
+        let (mut share, began) = (OffloadPolicy::new(90), Instant::now());
         let mut looked = 0;
         for at_us in (0..10_000).step_by(100) {
             let at = Duration::from_micros(at_us);

@@ -5,8 +5,8 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use super::{ClientError, NbdClient, Wishes};
-use crate::uri::{Endpoint, ExportUri};
+use super::{ClientError, HandshakeOptions, NbdClient};
+use forebay_export::uri::{Endpoint, ExportUri};
 
 /// A connected socket.
 #[derive(Debug)]
@@ -71,17 +71,17 @@ impl NbdClient<Transport> {
     /// Connects to an export, with structured replies and both metadata contexts if the server has
     /// them.
     pub fn connect(uri: &ExportUri) -> Result<Self, ClientError> {
-        Self::connect_with(uri, &Wishes::default())
+        Self::connect_with(uri, &HandshakeOptions::default())
     }
 
     /// Connects to an export.
-    pub fn connect_with(uri: &ExportUri, wishes: &Wishes) -> Result<Self, ClientError> {
+    pub fn connect_with(uri: &ExportUri, options: &HandshakeOptions) -> Result<Self, ClientError> {
         let ExportUri::Nbd { endpoint, name, guards, .. } = uri else {
             return Err(ClientError::Misuse("not the URI of an NBD export"));
         };
         if guards.tls.is_some() {
             return Err(ClientError::Misuse("this client speaks no TLS: use libnbd or QEMU with nbds:"));
         }
-        NbdClient::handshake(Transport::connect(endpoint)?, name, wishes)
+        NbdClient::handshake(Transport::connect(endpoint)?, name, options)
     }
 }

@@ -16,13 +16,13 @@ use std::fs::Metadata;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use super::ground::own_mount;
+use super::device_dependencies::own_mount;
 use super::table::{self, Mount, Mounts};
 use crate::error::MountError;
 
 /// A mount: its kind and target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MountTarget {
     /// The root is a regular file, and so is the target.
     File {
         /// An existing regular file.
@@ -35,18 +35,18 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl MountTarget {
     /// The mount point.
     pub fn target(&self) -> &Path {
         match self {
-            Place::File { target } | Place::Directory { target } => target,
+            MountTarget::File { target } | MountTarget::Directory { target } => target,
         }
     }
 
     /// Creates the directory if it does not exist (then returns true); refuses one that is not
     /// empty.
     pub(super) fn prepare(&self) -> Result<bool, MountError> {
-        let Place::Directory { target } = self else { return Ok(false) };
+        let MountTarget::Directory { target } = self else { return Ok(false) };
         let bad = |problem: &str| MountError::BadPlace {
             place: target.clone(),
             problem: problem.into(),
@@ -72,7 +72,7 @@ impl Place {
 ///
 /// # Errors
 /// [`MountError::BadPlace`], [`MountError::System`].
-pub fn volume_place(path: &Path) -> Result<(Place, Option<OsString>), MountError> {
+pub fn volume_place(path: &Path) -> Result<(MountTarget, Option<OsString>), MountError> {
     let bad =
         |problem: &str, hint| MountError::BadPlace { place: path.into(), problem: problem.into(), hint };
     let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
@@ -84,7 +84,7 @@ pub fn volume_place(path: &Path) -> Result<(Place, Option<OsString>), MountError
     };
     // The table comes first: accessing the file would fail on the mount of a killed daemon.
     if table::is_ours(path)? {
-        return Ok((Place::File { target: path.into() }, None));
+        return Ok((MountTarget::File { target: path.into() }, None));
     }
     if table::is_ours(parent)? {
         return directory(parent, name);
@@ -93,7 +93,7 @@ pub fn volume_place(path: &Path) -> Result<(Place, Option<OsString>), MountError
         return Err(MountError::Own { target: path.into() });
     }
     match std::fs::metadata(path).as_ref().map(Metadata::file_type) {
-        Ok(kind) if kind.is_file() => Ok((Place::File { target: path.into() }, None)),
+        Ok(kind) if kind.is_file() => Ok((MountTarget::File { target: path.into() }, None)),
         Ok(kind) if kind.is_dir() => {
             Err(bad("it is a directory, but a volume appears as a file", "add the name of the file"))
         }
@@ -115,6 +115,6 @@ pub(super) fn volume_claim_in(mounts: &Mounts, path: &Path) -> PathBuf {
     if is_ours(&path) || !is_ours(parent) && is_there() { path } else { parent.into() }
 }
 
-fn directory(parent: &Path, name: &OsStr) -> Result<(Place, Option<OsString>), MountError> {
-    Ok((Place::Directory { target: parent.into() }, Some(name.into())))
+fn directory(parent: &Path, name: &OsStr) -> Result<(MountTarget, Option<OsString>), MountError> {
+    Ok((MountTarget::Directory { target: parent.into() }, Some(name.into())))
 }

@@ -7,7 +7,7 @@
 use std::io::{self, Read, Write};
 
 use super::{ClientError, ContextStatus, NbdClient, Pending, Reply, RequestError, StatusExtent};
-use crate::nbd::codec::{self, ChunkHeader, Errno, Fields, ReplyHead, SimpleReply, chunk, cmd};
+use forebay_export::nbd::codec::{self, ChunkHeader, Errno, Fields, ReplyHead, SimpleReply, chunk, cmd};
 
 /// Size of the read buffer.
 const BUFFER_BYTES: usize = 64 << 10;

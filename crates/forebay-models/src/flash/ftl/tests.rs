@@ -54,7 +54,7 @@ fn sequential_writes_cost_nothing_more() {
 /// collecting greedily costs the same with blocks of very many pages, and somewhat less with
 /// smaller ones.
 #[test]
-fn uniform_writes_cost_what_theory_predicts() {
+fn uniform_writes_match_the_theory() {
     for spare in [70, 150, 280, 500] {
         let blocks = f64::from(PAGES) * (1.0 + f64::from(spare) / 1000.0) / 64.0;
         // Open blocks and blocks kept free are not spare area.
@@ -98,7 +98,7 @@ fn cost_benefit_is_better_where_some_is_hot() {
 }
 
 #[test]
-fn time_goes_to_what_is_moved() {
+fn moved_pages_take_time() {
     let times = FtlTimes { program_ns: 1000.0, read_ns: 500.0, erase_ns: 10_000.0, move_factor: 2.0 };
     let clean = FtlStats { host_pages: 100, moved_pages: 0, erasures: 0 };
     let busy = FtlStats { host_pages: 100, moved_pages: 100, erasures: 5 };

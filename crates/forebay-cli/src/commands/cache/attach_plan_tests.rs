@@ -20,7 +20,7 @@ const SAMPLE: &str = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
     30 29 8:81 / /twice rw - ext4 /dev/sdg rw\n";
 
 #[test]
-fn what_is_no_mount_of_a_whole_file_system_is_refused() {
+fn partial_mounts_are_refused() {
     let mounts = table(SAMPLE);
     let said = |point: &str| {
         let mount = mount_at(&mounts, Path::new(point));

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use super::{ClientError, NbdClient, ServerInfo, receive::Buffer};
-use crate::nbd::codec::{self, Fields, OptionReplyHeader, handshake_flag, info, opt, rep};
+use forebay_export::nbd::codec::{self, Fields, OptionReplyHeader, handshake_flag, info, opt, rep};
 
 /// Longest data accepted in one option reply: two strings, and some.
 const REPLY_BYTES_MAX: u32 = 16 << 10;
@@ -12,7 +12,7 @@ const REPLIES_MAX: usize = 1 << 16;
 
 /// Features that a client requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wishes {
+pub struct HandshakeOptions {
     /// Structured replies: errors have messages, and block status is possible.
     pub structured: bool,
     /// Metadata contexts, by name. Names unknown to the server are ignored.
@@ -21,10 +21,10 @@ pub struct Wishes {
     pub export_name: bool,
 }
 
-impl Default for Wishes {
+impl Default for HandshakeOptions {
     fn default() -> Self {
         let contexts = vec!["base:allocation".to_owned(), "forebay:cache".to_owned()];
-        Wishes { structured: true, contexts, export_name: false }
+        HandshakeOptions { structured: true, contexts, export_name: false }
     }
 }
 
@@ -44,20 +44,20 @@ struct OptionReply {
 impl<S: Read + Write> NbdClient<S> {
     /// Negotiates with the server at the other end of `stream` and starts transmission to the
     /// export `name`.
-    pub fn handshake(stream: S, name: &str, wishes: &Wishes) -> Result<Self, ClientError> {
+    pub fn handshake(stream: S, name: &str, options: &HandshakeOptions) -> Result<Self, ClientError> {
         if name.len() > codec::STRING_BYTES_MAX {
             return Err(ClientError::Misuse("an export's name is at most 4096 bytes long"));
         }
         let mut talk = Conversation::start(stream)?;
         let mut server = ServerInfo { name: name.to_owned(), ..ServerInfo::default() };
-        if wishes.structured {
+        if options.structured {
             let replies = talk.ask(opt::STRUCTURED_REPLY, &[])?;
             server.structured = replies.last().is_some_and(|last| last.kind == rep::ACK);
         }
-        if server.structured && !wishes.contexts.is_empty() {
-            server.contexts = talk.set_contexts(name, &wishes.contexts)?;
+        if server.structured && !options.contexts.is_empty() {
+            server.contexts = talk.set_contexts(name, &options.contexts)?;
         }
-        if wishes.export_name {
+        if options.export_name {
             talk.export_name(name, &mut server)?;
         } else {
             talk.go(name, &mut server)?;
@@ -130,7 +130,7 @@ impl<S: Read + Write> Conversation<S> {
     fn set_contexts(&mut self, name: &str, wanted: &[String]) -> Result<Vec<(u32, String)>, ClientError> {
         let mut data = Vec::new();
         codec::encode_counted(&mut data, name.as_bytes());
-        data.extend_from_slice(&codec::wire_len(wanted.len()).to_be_bytes());
+        data.extend_from_slice(&(wanted.len() as u32).to_be_bytes());
         for context in wanted {
             codec::encode_counted(&mut data, context.as_bytes());
         }

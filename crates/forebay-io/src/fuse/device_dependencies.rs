@@ -4,7 +4,7 @@
 //! A path leads through symbolic links to a file on a mount. The mount lies on a block device. A
 //! block device can consist of others, or of a file (loop devices).
 
-use super::place::volume_claim_in;
+use super::mount_target::volume_claim_in;
 use super::table::{Mount, Mounts};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The client side: a small blocking NBD client over anything that reads and writes.
+//! A small blocking NBD client over anything that reads and writes.
 //!
 //! Purpose
 //! - Load and verify volumes in demos and tests. One thread can keep many requests in flight:
@@ -16,8 +16,10 @@
 //! A caller that sends much more than the sockets hold without receiving can deadlock with a server
 //! that does the same; keep the bytes in flight bounded.
 
+#![forbid(unsafe_code)]
+
 mod connect;
-mod greet;
+mod handshake;
 mod receive;
 
 use std::collections::HashMap;
@@ -25,9 +27,9 @@ use std::io::{Read, Write};
 
 use thiserror::Error;
 
-use super::codec::{Errno, RequestHeader, cmd, cmd_flag, rep};
 pub use connect::Transport;
-pub use greet::{Wishes, list_exports};
+use forebay_export::nbd::codec::{Errno, RequestHeader, cmd, cmd_flag, rep};
+pub use handshake::{HandshakeOptions, list_exports};
 
 /// Sends above this size are not collected.
 pub const SEND_BYTES_KEPT: usize = 64 << 10;
@@ -91,7 +93,7 @@ pub struct ServerInfo {
     pub description: String,
     /// Size of the export.
     pub size_bytes: u64,
-    /// Bits of [`super::codec::transmission_flag`].
+    /// Bits of [`forebay_export::nbd::codec::transmission_flag`].
     pub flags: u16,
     /// Smallest, preferred and largest request, if the server gave them.
     pub block_sizes: Option<(u32, u32, u32)>,
@@ -102,7 +104,7 @@ pub struct ServerInfo {
 }
 
 impl ServerInfo {
-    /// Returns whether a bit of [`super::codec::transmission_flag`] is set.
+    /// Returns whether a bit of [`forebay_export::nbd::codec::transmission_flag`] is set.
     pub fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
@@ -118,7 +120,7 @@ impl ServerInfo {
 pub struct StatusExtent {
     /// Its length.
     pub length_bytes: u32,
-    /// Bits of [`super::codec::extent_flag`], or of another server's context.
+    /// Bits of [`forebay_export::nbd::codec::extent_flag`], or of another server's context.
     pub flags: u32,
 }
 

@@ -1,6 +1,6 @@
 //! The disk model alone, in virtual time: its intended figures and its order rules.
 
-use forebay_io::hdd::{HddModel, HddOp, OVERHEAD_NS, REVOLUTION_NS};
+use forebay_models::hdd::{HddModel, HddOp, OVERHEAD_NS, REVOLUTION_NS};
 
 const GIB: u64 = 1 << 30;
 const SECOND_NS: u64 = 1_000_000_000;

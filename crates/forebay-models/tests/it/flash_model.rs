@@ -1,10 +1,10 @@
 //! The flash cards as devices, in virtual time: their published figures, the duration of each
 //! command, and the order rules.
 
-use forebay_io::flash::cards::{CARD_D, CARD_T, Card};
-use forebay_io::flash::ftl::FtlStats;
-use forebay_io::flash::model::{BLOCK_PAGES, PAGE_BYTES, SIZE_MIN_BYTES};
-use forebay_io::flash::{FlashModel, FlashOp};
+use forebay_models::flash::cards::{CARD_D, CARD_T, Card};
+use forebay_models::flash::ftl::FtlStats;
+use forebay_models::flash::model::{BLOCK_PAGES, PAGE_BYTES, SIZE_MIN_BYTES};
+use forebay_models::flash::{FlashModel, FlashOp};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = PAGE_BYTES;
@@ -72,8 +72,8 @@ fn card_speeds_match_published_figures() {
 }
 
 #[test]
-fn every_command_takes_what_the_chips_take() {
-    // Writing occupies the chips for 300 us, reading for 125: `forebay_io::flash::cards`.
+fn commands_take_the_time_of_chips() {
+    // Writing occupies the chips for 300 us, reading for 125: `forebay_models::flash::cards`.
     let mut card = FlashModel::new(&CARD_D, 1, SIZE);
     let written = (PAGE as f64 / (CARD_D.speed_mib_s * MIB as f64) * 1e9).round() as u64;
     // After collection the card has a free block to write to.

@@ -7,10 +7,10 @@ use forebay_admin::{MessageId, PoolInfo, VolumeInfo, VolumeState};
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_pool::ublk_found;
 
+use super::attach_plan::mounted;
 use super::fstab::{self, Change, DEVICES, Entry, FSTAB, is_volume};
+use super::journal::{Begun, Direction};
 use super::mounts::{Mount, Mounts};
-use super::note::{Begun, Way};
-use super::put::mounted;
 use super::steps::{Mounted, Step};
 use super::{disk, users};
 use crate::client::{self, Client, escaped};
@@ -74,7 +74,7 @@ pub(super) fn plan(client: &Client, point: &Path, keep_pool: bool, asked: String
         harmless(&point.display().to_string()),
         disk.display()
     );
-    Ok(Begun { way: Way::Take, asked, plan: steps, begun: Vec::new(), ending })
+    Ok(Begun { direction: Direction::Detach, asked, plan: steps, begun: Vec::new(), ending })
 }
 
 /// Returns the volume that is mounted there, or that the line of fstab mounts, or whose disk is
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_begun_while_the_cache_has_failed() {
+    fn a_failed_cache_is_not_removed() {
         let pool = PoolInfo::closed("fast".into(), Vec::new(), None);
         assert!(refuse_without_cache(&pool).is_ok());
         let said = format!("{:?}", refuse_without_cache(&PoolInfo { cache_failed: true, ..pool }));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mounted_alone_is_left_to_people() {
+    fn unmountable_disks_are_refused() {
         let why = disk_of(&volume("b", &[])).unwrap_err().to_string();
         assert!(why.contains("is not a block device"), "{why}");
         let absent = VolumeInfo { state: VolumeState::Absent, dirty_bytes: Some(4096), ..volume("b", &[]) };

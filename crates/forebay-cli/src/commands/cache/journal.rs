@@ -1,11 +1,11 @@
-//! Notes of changes in progress, in `/run`: for repeating the same command after it was killed, and
-//! for the rollback.
+//! Journals of changes in progress, in `/run`: for repeating the same command after it was killed,
+//! and for the rollback.
 //!
 //! Invariants
-//! - A step is noted before it begins, so each step that may have taken effect is known.
+//! - A step is recorded before it begins, so each step that may have taken effect is known.
 //! - Only one process works on a mount point at a time.
-//! - The note does not survive a reboot: then the line of `/etc/fstab` and the configuration of the
-//!   daemon determine the state.
+//! - The journal does not survive a reboot: then the line of `/etc/fstab` and the configuration of
+//!   the daemon determine the state.
 
 use forebay_admin::MessageId;
 use std::fs::{DirBuilder, File};
@@ -20,22 +20,22 @@ use super::fstab::escaped_path;
 use super::steps::Step;
 use crate::failure::{Failure, system};
 
-/// Directory of the notes, accessible by root only.
+/// Directory of the journals, accessible by root only.
 const FOLDER: &str = "/run/forebay-cache";
 
 /// Direction of the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Way {
+pub(super) enum Direction {
     /// Put a cache in front of a disk.
-    Put,
+    Attach,
     /// Take it away.
-    Take,
+    Detach,
 }
 
 /// A change in progress.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Begun {
-    pub(super) way: Way,
+    pub(super) direction: Direction,
     /// The request as text.
     pub(super) asked: String,
     /// All steps, in order.
@@ -46,24 +46,24 @@ pub(super) struct Begun {
     pub(super) ending: String,
 }
 
-/// The note of a mount point, held exclusively by this process.
+/// The journal of a mount point, held exclusively by this process.
 #[derive(Debug)]
-pub(super) struct Note {
+pub(super) struct Journal {
     point: PathBuf,
     path: PathBuf,
     _lock: File,
 }
 
-impl Note {
-    /// Takes the note of a mount point.
+impl Journal {
+    /// Opens the journal of a mount point.
     ///
     /// # Errors
     /// Another process has it, or its directory cannot be created.
-    pub(super) fn take(point: &Path) -> Result<Self, Failure> {
-        Self::take_in(Path::new(FOLDER), point)
+    pub(super) fn open(point: &Path) -> Result<Self, Failure> {
+        Self::open_in(Path::new(FOLDER), point)
     }
 
-    fn take_in(folder: &Path, point: &Path) -> Result<Self, Failure> {
+    fn open_in(folder: &Path, point: &Path) -> Result<Self, Failure> {
         // No escaped path begins with a dot.
         let path = folder.join(escaped_path(point));
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(system(folder.display()))?;
@@ -88,23 +88,23 @@ impl Note {
     /// Returns the change in progress, if there is one.
     ///
     /// # Errors
-    /// The note cannot be read.
+    /// The journal cannot be read.
     pub(super) fn read(&self) -> Result<Option<Begun>, Failure> {
         read(&self.path)
     }
 
-    /// As [`Self::read`], without taking the note.
+    /// As [`Self::read`], without opening the journal.
     ///
     /// # Errors
-    /// The note cannot be read.
+    /// The journal cannot be read.
     pub(super) fn look(point: &Path) -> Result<Option<Begun>, Failure> {
         read(&Path::new(FOLDER).join(escaped_path(point)))
     }
 
-    /// Replaces the note as a whole.
+    /// Replaces the journal as a whole.
     ///
     /// # Errors
-    /// The note cannot be written.
+    /// The journal cannot be written.
     pub(super) fn write(&self, begun: &Begun) -> Result<(), Failure> {
         let fresh = self.path.with_file_name(".new");
         let write = || {
@@ -115,10 +115,10 @@ impl Note {
         write().map_err(system(self.path.display()))
     }
 
-    /// Removes the note: all steps are done, or undone.
+    /// Removes the journal: all steps are done, or undone.
     ///
     /// # Errors
-    /// The note cannot be removed.
+    /// The journal cannot be removed.
     pub(super) fn remove(&self) -> Result<(), Failure> {
         match std::fs::remove_file(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -145,31 +145,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_is_kept_for_its_mount_point_and_held_by_one() {
+    fn a_journal_has_one_holder_per_mount_point() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("notes");
-        let note = Note::take_in(&folder, Path::new("/srv/db")).unwrap();
-        assert!(note.read().unwrap().is_none());
+        let journal = Journal::open_in(&folder, Path::new("/srv/db")).unwrap();
+        assert!(journal.read().unwrap().is_none());
         let begun = Begun {
-            way: Way::Put,
+            direction: Direction::Attach,
             asked: "x".into(),
             plan: vec![Step::LoadDriver],
             begun: vec![0],
             ending: String::new(),
         };
-        note.write(&begun).unwrap();
+        journal.write(&begun).unwrap();
         assert!(
-            Note::take_in(&folder, Path::new("/srv/db")).unwrap_err().to_string().contains("in progress")
+            Journal::open_in(&folder, Path::new("/srv/db")).unwrap_err().to_string().contains("in progress")
         );
-        drop(note);
-        assert!(Note::take_in(&folder, Path::new("/srv/db2")).unwrap().read().unwrap().is_none());
-        let note = Note::take_in(&folder, Path::new("/srv/db")).unwrap();
-        let read = note.read().unwrap().unwrap();
-        assert_eq!((read.way, read.asked.as_str(), read.begun), (Way::Put, "x", vec![0]));
-        std::fs::write(&note.path, "{").unwrap();
-        assert!(note.read().unwrap_err().to_string().contains("cannot be parsed"));
-        note.remove().unwrap();
-        note.remove().unwrap();
-        assert!(note.read().unwrap().is_none());
+        drop(journal);
+        assert!(Journal::open_in(&folder, Path::new("/srv/db2")).unwrap().read().unwrap().is_none());
+        let journal = Journal::open_in(&folder, Path::new("/srv/db")).unwrap();
+        let read = journal.read().unwrap().unwrap();
+        assert_eq!((read.direction, read.asked.as_str(), read.begun), (Direction::Attach, "x", vec![0]));
+        std::fs::write(&journal.path, "{").unwrap();
+        assert!(journal.read().unwrap_err().to_string().contains("cannot be parsed"));
+        journal.remove().unwrap();
+        journal.remove().unwrap();
+        assert!(journal.read().unwrap().is_none());
     }
 }
