@@ -20,7 +20,7 @@
 //! The engine counts a discard that fails, and does not discard the segment again until it has been
 //! in use.
 
-use crate::api::{Action, DeviceFailure, Nanos, Notice, OpId};
+use crate::api::{DeviceFailure, IoAction, Nanos, Notice, OpId};
 use crate::checkpoint::Checkpoints;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
@@ -130,7 +130,7 @@ impl Context {
             let member = self.member_at(offset);
             let state = self.ops.get_mut(op);
             (state.member, state.len) = (member, len as u32);
-            self.actions.push_back(Action::DiscardSegment { op: OpId(op), offset, len });
+            self.actions.push_io(IoAction::DiscardSegment { op: OpId(op), offset, len });
         }
     }
 

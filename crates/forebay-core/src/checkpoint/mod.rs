@@ -31,6 +31,7 @@ mod chain;
 pub(crate) mod create;
 mod extend;
 
+use crate::api::OwnerAction;
 use crate::api::open_error::OpenError;
 use crate::api::{Device, Nanos, Notice};
 use crate::checkpoint::base::BaseWriter;
@@ -269,7 +270,7 @@ impl Checkpoints {
         if cx.fenced {
             // No checkpoint is possible: the cache stays marked as open, and the next start
             // recovers it.
-            cx.actions.push_back(crate::api::Action::Closed);
+            cx.actions.push_owner(OwnerAction::Closed);
             return;
         }
         self.hold(cx);
@@ -540,7 +541,7 @@ impl Checkpoints {
         }
         match self.purpose {
             Purpose::Opening => cx.tell(Event::OpeningFailed(Box::new(OpenError::CacheWrite))),
-            Purpose::Closing => cx.actions.push_back(crate::api::Action::Closed),
+            Purpose::Closing => cx.actions.push_owner(OwnerAction::Closed),
             Purpose::Running => {}
         }
     }

@@ -4,6 +4,7 @@
 //! A part of the engine owns its own state and borrows the context. The context calls no part.
 
 pub(crate) mod account;
+pub(crate) mod actions;
 pub(crate) mod blank;
 pub(crate) mod counters;
 pub(crate) mod counting;
@@ -38,9 +39,12 @@ use crate::api::open_error::OpenError;
 use crate::api::settings::VolumeSettings;
 use crate::api::stats::Stats;
 use crate::api::written::Payload;
-use crate::api::{Action, Device, Nanos, Notice, OpId, REQUEST_BYTES_MAX, Request, RequestKind, Span};
+use crate::api::{
+    Device, IoAction, Nanos, Notice, OpId, OwnerAction, REQUEST_BYTES_MAX, Request, RequestKind, Span,
+};
 use crate::base::slab::Slab;
 use crate::context::account::Endurance;
+use crate::context::actions::ActionQueue;
 use crate::context::counters::Counters;
 use crate::context::coverage::{CoverageMark, CoverageMarks};
 use crate::context::curve::Curve;
@@ -94,7 +98,7 @@ pub(crate) struct Context {
     pub(crate) superblock: Superblock,
     pub(crate) map: CacheMap,
     pub(crate) volumes: Vec<Option<Volume>>,
-    pub(crate) actions: VecDeque<Action>,
+    pub(crate) actions: ActionQueue,
     /// Events that parts have sent to each other and the engine has not delivered yet.
     pub(crate) events: VecDeque<Event>,
     pub(crate) ops: Slab<Op>,
@@ -157,7 +161,7 @@ impl Context {
             superblock: crate::context::blank::blank_superblock(),
             map: CacheMap::new(crate::context::blank::blank_geometry(), config.stretch_blocks),
             volumes: Vec::new(),
-            actions: VecDeque::new(),
+            actions: ActionQueue::default(),
             events: VecDeque::new(),
             ops: Slab::new(),
             spare_spans: Vec::new(),
@@ -287,7 +291,7 @@ impl Context {
     }
 
     pub(crate) fn notice(&mut self, notice: Notice) {
-        self.actions.push_back(Action::Notice(notice));
+        self.actions.push_owner(OwnerAction::Notice(notice));
     }
 
     pub(crate) fn new_op(&mut self, kind: OpKind) -> u32 {
@@ -366,13 +370,13 @@ impl Context {
         (state.backing, state.len) = (Some(volume), len);
         self.backing_begins(volume);
         self.stats.count_backing_write(len);
-        self.actions.push_back(Action::Write { op: OpId(op), device: Device::Backing(volume), offset, len });
+        self.actions.push_io(IoAction::Write { op: OpId(op), device: Device::Backing(volume), offset, len });
     }
 
     pub(crate) fn read_meta(&mut self, read: RecoveryRead) {
         let RecoveryRead { offset, len, .. } = read;
         let op = self.new_op(OpKind::Recovery(read));
-        self.actions.push_back(Action::ReadMeta { op: OpId(op), offset, len: len as u32 });
+        self.actions.push_io(IoAction::ReadMeta { op: OpId(op), offset, len: len as u32 });
     }
 
     /// Returns the bytes of a block that lie inside the volume: less than a block at an odd end.
@@ -411,7 +415,7 @@ impl Context {
             self.backing_begins(volume);
         }
         self.stats.count_read(device, len);
-        self.actions.push_back(Action::Read { op: OpId(op), device, offset, len, crc });
+        self.actions.push_io(IoAction::Read { op: OpId(op), device, offset, len, crc });
         op
     }
 
@@ -436,7 +440,7 @@ impl Context {
         let state = self.ops.get_mut(op);
         (state.meta, state.member) = (Some(meta), member);
         self.count_cache_write(op, offset, len);
-        self.actions.push_back(Action::WriteMeta { op: OpId(op), offset });
+        self.actions.push_io(IoAction::WriteMeta { op: OpId(op), offset });
     }
 
     /// Returns the member that has this byte of the cache.

@@ -1,7 +1,7 @@
 //! Operations in flight: purpose, and the resources that each holds until it ends.
 
 use crate::api::written::Payload;
-use crate::api::{Action, Device, Nanos, Span};
+use crate::api::{Device, IoAction, Nanos, Span};
 use crate::context::pages::Page;
 use crate::context::recovery_reads::RecoveryRead;
 use crate::map::segment::Key;
@@ -150,7 +150,7 @@ pub(crate) struct Op {
     pub(crate) asked: u8,
     /// The action, if it is on the cache device, and how often it was repeated because the device
     /// was shortened.
-    pub(crate) action: Option<Action>,
+    pub(crate) action: Option<IoAction>,
     pub(crate) ended: u8,
     pub(crate) len: u32,
     /// Blocks of a batch.

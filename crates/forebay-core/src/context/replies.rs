@@ -1,6 +1,6 @@
 //! Replies to requests.
 
-use crate::api::{Action, RequestError, RequestKind, RequestOutcome};
+use crate::api::{OwnerAction, RequestError, RequestKind, RequestOutcome};
 use crate::context::Context;
 use forebay_format::VolumeId;
 
@@ -37,7 +37,7 @@ impl Context {
         self.volume_mut(done.volume).last_active = self.now;
         done.crcs.clear();
         self.spare_crcs.push(done.crcs);
-        self.actions.push_back(Action::Reply {
+        self.actions.push_owner(OwnerAction::Reply {
             request: done.id,
             result,
             path,

@@ -26,7 +26,7 @@ pub(crate) mod report;
 pub(crate) mod state;
 
 use crate::api::destage::Limit;
-use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
+use crate::api::{Device, IoAction, Nanos, Notice, OpId, Span};
 use crate::base::slab::Slab;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
@@ -445,7 +445,7 @@ impl Destager {
             self.extents.get_mut(number).pending = 1;
             cx.count_destage_write(id);
             let op = OpId(cx.new_op(OpKind::DestageWrite { extent: number }));
-            cx.actions.push_back(Action::Zero {
+            cx.actions.push_io(IoAction::Zero {
                 op,
                 volume: id,
                 offset: first * BLOCK,

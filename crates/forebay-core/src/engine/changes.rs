@@ -142,11 +142,11 @@ impl Engine {
 
     /// Detaches a volume. Requests in flight complete; later ones fail with
     /// `RequestError::Shutdown`. If the volume is kept,
-    /// [`Action::VolumeQuiet`](crate::Action::VolumeQuiet) follows, which the owner answers with
-    /// [`Engine::finish_detach`]. Then [`Notice::Detached`](crate::Notice::Detached) or
-    /// [`Notice::DetachFailed`](crate::Notice::DetachFailed) follows; after the latter the engine
-    /// serves the volume as before. `DetachHow::Discard` also accepts a volume of the table that is
-    /// not attached.
+    /// [`OwnerAction::VolumeQuiet`](crate::OwnerAction::VolumeQuiet) follows, which the owner
+    /// answers with [`Engine::finish_detach`]. Then [`Notice::Detached`](crate::Notice::Detached)
+    /// or [`Notice::DetachFailed`](crate::Notice::DetachFailed) follows; after the latter the
+    /// engine serves the volume as before. `DetachHow::Discard` also accepts a volume of the table
+    /// that is not attached.
     ///
     /// # Errors
     /// Another change is in progress, or the volume has dirty or lost blocks that `how` does not
@@ -161,9 +161,9 @@ impl Engine {
         self.lifecycle.detach(&mut self.cx, volume, how)
     }
 
-    /// Answers [`Action::VolumeQuiet`](crate::Action::VolumeQuiet) with the state of the backing
-    /// store, now that no writes are in flight. Samples must be of blocks that are not dirty
-    /// ([`Engine::block_status`]). Nothing may write to the store until `Detached` or
+    /// Answers [`OwnerAction::VolumeQuiet`](crate::OwnerAction::VolumeQuiet) with the state of the
+    /// backing store, now that no writes are in flight. Samples must be of blocks that are not
+    /// dirty ([`Engine::block_status`]). Nothing may write to the store until `Detached` or
     /// `DetachFailed` follows.
     ///
     /// # Errors

@@ -22,8 +22,8 @@ impl Engine {
         self.cx.record_again();
     }
 
-    /// Answers [`Action::RecordLoss`](crate::Action::RecordLoss): the record is durable, or could
-    /// not be written.
+    /// Answers [`OwnerAction::RecordLoss`](crate::OwnerAction::RecordLoss): the record is durable,
+    /// or could not be written.
     pub fn loss_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
         self.begin(now);
         self.cx.loss_recorded(ticket, ok);
@@ -98,8 +98,8 @@ impl Engine {
         self.cx.lost_bytes(volume)
     }
 
-    /// Answers [`Action::RecordOut`](crate::Action::RecordOut): the record is durable, or could not
-    /// be written.
+    /// Answers [`OwnerAction::RecordOut`](crate::OwnerAction::RecordOut): the record is durable, or
+    /// could not be written.
     pub fn member_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
         self.begin(now);
         self.cx.member_recorded(ticket, ok);

@@ -19,7 +19,8 @@ mod shutdown;
 
 use crate::api::config::EngineConfig;
 use crate::api::{
-    Action, Device, DeviceFailure, Nanos, OpId, Request, RequestError, RequestKind, RequestOutcome, Span,
+    Action, Device, DeviceFailure, Nanos, OpId, OwnerAction, Request, RequestError, RequestKind,
+    RequestOutcome, Span,
 };
 use crate::checkpoint::Checkpoints;
 use crate::context::operations::OpKind;
@@ -101,7 +102,7 @@ impl Engine {
                 // It reports losses like any other FLUSH that fails.
                 self.cx.flush_fails(request.volume, 0, true);
             }
-            self.cx.actions.push_back(Action::Reply {
+            self.cx.actions.push_owner(OwnerAction::Reply {
                 request: request.id,
                 result: Err(error),
                 path: RequestOutcome::Refused,
@@ -224,9 +225,11 @@ impl Engine {
             self.cx.unsettled = false;
             self.settle();
         }
-        let action = self.cx.actions.pop_front()?;
-        if let Some(op) = action.of_cache() {
-            self.cx.ops.get_mut(op.0).action = Some(action);
+        let action = self.cx.actions.pop()?;
+        if let Action::Io(io) = action
+            && let Some(op) = io.of_cache()
+        {
+            self.cx.ops.get_mut(op.0).action = Some(io);
         }
         Some(action)
     }

@@ -10,7 +10,7 @@
 //!          Refused ----+            it could not: changes fail until it can
 //! ```
 //!
-//! - *Asking*: [`Action::RecordLoss`] asks the owner. Requests that would fail now wait (I50).
+//! - *Asking*: [`OwnerAction::RecordLoss`] asks the owner. Requests that would fail now wait (I50).
 //!   Nothing enters the map, not even batches in flight: the data that the record lists as at risk
 //!   can only become less (I52).
 //! - *WithoutCache*: this cache will never be recovered, so there are no intents, marks, batches,
@@ -40,7 +40,7 @@ mod rescue;
 pub use loss::{AtRisk, RiskWalk};
 
 use crate::api::config::Attachment;
-use crate::api::{Action, Nanos, Notice};
+use crate::api::{Nanos, Notice, OwnerAction};
 use crate::context::Context;
 use crate::context::events::Event;
 use crate::context::failure::{FailureStage, Held};
@@ -124,7 +124,7 @@ impl Context {
         }
         self.failure.last_ticket += 1;
         self.failure.pending = Some((self.failure.last_ticket, self.failure.changes));
-        self.actions.push_back(Action::RecordLoss { ticket: self.failure.last_ticket });
+        self.actions.push_owner(OwnerAction::RecordLoss { ticket: self.failure.last_ticket });
     }
 
     fn record_ended(&mut self, changes: u64, ok: bool) {
@@ -287,7 +287,7 @@ impl Context {
         }
     }
 
-    /// Answers [`Action::RecordLoss`]: the record is durable, or could not be written.
+    /// Answers [`OwnerAction::RecordLoss`]: the record is durable, or could not be written.
     pub(crate) fn loss_recorded(&mut self, ticket: u64, ok: bool) {
         let Some((_, changes)) = self.failure.pending.take_if(|(pending, _)| *pending == ticket) else {
             return;

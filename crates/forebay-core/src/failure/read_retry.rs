@@ -18,7 +18,7 @@
 //! and is then repeated. The cache is fenced when one has waited for the whole period. A member of
 //! a mirrored cache is failed out at once: the other one has the same data.
 
-use crate::api::{Action, Device, Nanos, OpId};
+use crate::api::{Device, IoAction, Nanos, OpId};
 use crate::context::coverage::CoverageMark;
 use crate::context::operations::{Op, OpKind};
 use crate::context::{Context, Status};
@@ -104,7 +104,9 @@ impl Context {
         {
             self.read_retry.ended.pop_first();
             self.cover(CoverageMark::EndedLater);
-            self.actions.extend(self.ops.get(op).action);
+            if let Some(action) = self.ops.get(op).action {
+                self.actions.push_io(action);
+            }
         }
     }
 
@@ -131,7 +133,7 @@ impl Context {
             state.member = member;
             let len = state.len;
             self.stats.count_read(Device::Cache, len);
-            self.actions.push_back(Action::Read {
+            self.actions.push_io(IoAction::Read {
                 op: OpId(op),
                 device: Device::Cache,
                 offset,

@@ -9,7 +9,7 @@
 
 use crate::api::config::{Attachment, OnBackingChange};
 use crate::api::lifecycle_error::LifecycleError;
-use crate::api::{Action, Device, Notice, OpId};
+use crate::api::{Device, IoAction, Notice, OpId};
 use crate::checkpoint::Checkpoints;
 use crate::context::Context;
 use crate::context::locks::whole_volume;
@@ -131,7 +131,7 @@ impl Attaching {
                     *started = true;
                     cx.stats.backing_flushes += 1;
                     let op = cx.new_op(OpKind::LifecycleFlush(id));
-                    cx.actions.push_back(Action::Flush { op: OpId(op), device: Device::Backing(id) });
+                    cx.actions.push_io(IoAction::Flush { op: OpId(op), device: Device::Backing(id) });
                     return Progress::Waits;
                 }
                 None => return Progress::Waits,

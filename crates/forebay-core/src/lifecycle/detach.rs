@@ -12,7 +12,7 @@
 //! - *Discard*: its entry leaves the table, and its dirty data is dropped.
 
 use crate::api::lifecycle_error::LifecycleError;
-use crate::api::{Action, Notice};
+use crate::api::{Notice, OwnerAction};
 use crate::checkpoint::Checkpoints;
 use crate::context::Context;
 use crate::context::events::Event;
@@ -76,7 +76,7 @@ impl Context {
 impl Detaching {
     fn ask(&mut self, cx: &mut Context, id: VolumeId) {
         self.stage = DetachStage::Asking(None);
-        cx.actions.push_back(Action::VolumeQuiet { volume: id });
+        cx.actions.push_owner(OwnerAction::VolumeQuiet { volume: id });
     }
 
     fn can_be_cancelled(&self) -> bool {

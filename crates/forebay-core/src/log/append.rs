@@ -13,7 +13,7 @@
 //! same stream sequence. Only the end of the segment waits for its summary.
 
 use crate::api::written::Payload;
-use crate::api::{Action, Device, Notice, OpId};
+use crate::api::{Device, IoAction, Notice, OpId};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
@@ -254,10 +254,10 @@ impl Context {
         let len = batch.blocks * BLOCK_BYTES as u32;
         self.count_cache_write(batch.op, offset, len);
         let op = OpId(batch.op);
-        self.actions.push_back(if batch.is_summary {
-            Action::WriteMeta { op, offset }
+        self.actions.push_io(if batch.is_summary {
+            IoAction::WriteMeta { op, offset }
         } else {
-            Action::Write { op, device: Device::Cache, offset, len }
+            IoAction::Write { op, device: Device::Cache, offset, len }
         });
         self.log.streams[kind.index()].submitted(batch);
     }

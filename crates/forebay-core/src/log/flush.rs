@@ -15,7 +15,7 @@
 //! - a disk that was removed and returned may have lost acknowledged writes that were not flushed.
 //!   So the first flush that starts after it was reopened fails, too (I83).
 
-use crate::api::{Action, Device, Notice, OpId, RequestKind};
+use crate::api::{Device, IoAction, Notice, OpId, RequestKind};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
@@ -80,7 +80,7 @@ impl Context {
             return;
         }
         let op = self.new_op(OpKind::Flush(device));
-        self.actions.push_back(Action::Flush { op: OpId(op), device });
+        self.actions.push_io(IoAction::Flush { op: OpId(op), device });
     }
 
     pub(crate) fn flushed(&mut self, device: Device, ok: bool) {

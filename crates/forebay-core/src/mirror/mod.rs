@@ -35,7 +35,7 @@ mod rebuild;
 mod repair;
 
 use crate::api::open_error::OpenError;
-use crate::api::{Action, Nanos, Notice};
+use crate::api::{Nanos, Notice, OwnerAction};
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
 use crate::context::mirror::{Rebuild, Standing};
@@ -141,7 +141,7 @@ impl Context {
         mirror.last_ticket += 1;
         mirror.asked += 1;
         (mirror.ticket, mirror.ask_again_at) = (Some(mirror.last_ticket), None);
-        self.actions.push_back(Action::RecordOut { ticket: mirror.last_ticket, member });
+        self.actions.push_owner(OwnerAction::RecordOut { ticket: mirror.last_ticket, member });
     }
 
     /// The record is durable: the cache continues with the other member.
@@ -263,7 +263,7 @@ impl Context {
         !self.fenced && self.mirror_asks()
     }
 
-    /// Answers [`Action::RecordOut`]: the record is durable, or could not be written.
+    /// Answers [`OwnerAction::RecordOut`]: the record is durable, or could not be written.
     pub(crate) fn member_recorded(&mut self, ticket: u64, ok: bool) {
         let (stopping, opening) = (self.stopping, self.status == Status::Opening);
         let failed = matches!(self.status, Status::Failed(_));

@@ -11,7 +11,7 @@
 //! Repairs run only while both members are active. A failure during a repair is a failure of its
 //! member like any other.
 
-use crate::api::{Action, Device, Nanos, OpId};
+use crate::api::{Device, IoAction, Nanos, OpId};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
@@ -162,7 +162,7 @@ impl Context {
         state.member = bad;
         let len = BLOCK_BYTES as u32;
         self.count_cache_write(op, offset, len);
-        self.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
+        self.actions.push_io(IoAction::Write { op: OpId(op), device: Device::Cache, offset, len });
         if let Some(mirror) = &mut self.mirror {
             mirror.repairs.current = Some(repair);
         }

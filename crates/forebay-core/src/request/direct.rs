@@ -26,7 +26,7 @@
 //! Zeroing a large range repeats steps 2 to 5 for one piece after the other (`zero_step_blocks`),
 //! with the locks and the intent of the whole range: no call looks at more.
 
-use crate::api::{Action, Device, Nanos, OpId, RequestKind, Span};
+use crate::api::{Device, IoAction, Nanos, OpId, RequestKind, Span};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
@@ -382,7 +382,7 @@ impl Requests {
             let may_unmap = cx.reqs.get(req).kind.may_unmap();
             let op = cx.new_op(OpKind::DirectWrite { direct });
             let len = to - from;
-            cx.actions.push_back(Action::Zero { op: OpId(op), volume, offset: from, len, may_unmap });
+            cx.actions.push_io(IoAction::Zero { op: OpId(op), volume, offset: from, len, may_unmap });
             return;
         }
         let (offset, spans) = self.direct_spans(cx, direct);

@@ -9,7 +9,7 @@
 //! Merges of writes run under the block lock of their request, so the block does not change
 //! meanwhile.
 
-use crate::api::{Action, Device, OpId, RequestKind, Span};
+use crate::api::{Device, IoAction, OpId, RequestKind, Span};
 use crate::context::Context;
 use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse};
@@ -145,7 +145,7 @@ impl Requests {
             len = len.min((cx.read_end(req) - block * BLOCK) as u32);
         }
         if base.len > len {
-            cx.actions.push_back(Action::FillZero { span: base });
+            cx.actions.push_io(IoAction::FillZero { span: base });
         }
         let span = Span { len, ..base };
         cx.volume_mut(volume).misses_in_flight += 1;
@@ -235,13 +235,13 @@ impl Requests {
         let m = self.merges.get(merge);
         let (part, purpose, backing, cached, req) = (m.part, m.purpose, m.backing, m.cached, m.req);
         if !backing {
-            cx.actions.push_back(Action::FillZero { span: base });
+            cx.actions.push_io(IoAction::FillZero { span: base });
         }
         if let Some((_, mask)) = cached {
             let page = self.merge_pages(merge).1;
             for (from, to) in sector_runs(mask) {
                 let to_span = Span { offset: base.offset + from, len: to - from, ..base };
-                cx.actions.push_back(Action::Copy { from: page.part(from, to), to: to_span });
+                cx.actions.push_io(IoAction::Copy { from: page.part(from, to), to: to_span });
             }
         }
         if purpose == MergeFor::Read {
@@ -253,12 +253,12 @@ impl Requests {
         if matches!(request.kind, RequestKind::Write { .. }) {
             let from = request.block_span(self.merges.get(merge).block, 1);
             let from = Span { offset: from.offset + part.0, len: part.1 - part.0, ..from };
-            cx.actions.push_back(Action::Copy { from, to });
+            cx.actions.push_io(IoAction::Copy { from, to });
         } else {
-            cx.actions.push_back(Action::FillZero { span: to });
+            cx.actions.push_io(IoAction::FillZero { span: to });
         }
         let op = cx.new_op(OpKind::MergeCrc { merge });
-        cx.actions.push_back(Action::Crc { op: OpId(op), span: base });
+        cx.actions.push_io(IoAction::Crc { op: OpId(op), span: base });
     }
 
     pub(crate) fn merge_summed(&mut self, cx: &mut Context, merge: u32, crcs: &[u32]) {

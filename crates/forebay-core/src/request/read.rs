@@ -20,7 +20,7 @@
 //! still valid when the data arrives are copied to pages and appended as clean.
 
 use crate::api::settings::{Admission, Treatment};
-use crate::api::{Action, Device, RequestKind};
+use crate::api::{Device, IoAction, RequestKind};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::locks::BlockRange;
@@ -290,7 +290,7 @@ impl Context {
         let request = self.reqs.get(req);
         let (to, pins) = (request.block_span(block, 1), request.treatment == Treatment::Pin);
         self.fills.note_hit(Key::new(request.volume, block), pins);
-        self.actions.push_back(Action::Copy { from: page.span(), to });
+        self.actions.push_io(IoAction::Copy { from: page.span(), to });
     }
 
     /// Waits for a block that another read is fetching. It takes as long as a miss.
@@ -321,7 +321,7 @@ impl Context {
                 continue;
             };
             let from = self.reqs.get(req).block_span(block + index, 1);
-            self.actions.push_back(Action::Copy { from, to: page.span() });
+            self.actions.push_io(IoAction::Copy { from, to: page.span() });
             self.append_fill(key, *crc, page, token);
         }
     }
@@ -416,7 +416,7 @@ impl Requests {
             let (from, to) =
                 (cx.reqs.get(req).block_span(block, 1), cx.reqs.get(waiting).block_span(block, 1));
             cx.count_hits(waiting, 1);
-            cx.actions.push_back(Action::Copy { from, to });
+            cx.actions.push_io(IoAction::Copy { from, to });
         } else {
             cx.cover(CoverageMark::JoinedReadFailed);
             cx.reqs.get_mut(waiting).reads_itself = true;
