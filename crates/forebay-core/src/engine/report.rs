@@ -4,14 +4,13 @@ use crate::api::config::CacheMark;
 use crate::api::curve::MissRatioCurve;
 use crate::api::destage::DestageReport;
 use crate::api::endurance::EnduranceReport;
-use crate::api::settings::{PoolSettings, ReclaimPolicy, VolumeSettings};
+use crate::api::settings::{PoolSettings, VolumeSettings};
 use crate::api::stats::Stats;
 use crate::api::written::WrittenBytes;
 use crate::api::{Nanos, OpId};
 use crate::context::Status;
 use crate::context::counters::VolumeStats;
 use crate::context::coverage::CoverageMarks;
-use crate::context::ghosts::WHOLE;
 use crate::engine::Engine;
 use crate::map::UNSETTLED_STATUS_MAX;
 use crate::map::segment::Key;
@@ -41,11 +40,8 @@ impl Engine {
         let mut stats = self.cx.stats;
         stats.cached_blocks = self.cx.map.cached_blocks();
         stats.capacity_blocks = self.cx.capacity_of(self.cx.segments_staying());
-        if self.cx.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo {
-            let share = u128::from(self.cx.ghosts.probation_share());
-            stats.probation_limit_blocks =
-                (u128::from(stats.capacity_blocks) * share / u128::from(WHOLE)) as u64;
-        }
+        let policy = self.cx.config.pool.reclaim_policy;
+        stats.probation_limit_blocks = policy.probation_limit(&self.cx.ghosts, stats.capacity_blocks);
         stats.dirty_blocks = self.cx.map.volumes.iter().map(|volume| volume.dirty).sum();
         stats.lost_blocks = self.cx.map.lost.len() as u64 + self.cx.failure.lost_blocks();
         stats.lost_bytes = self.cx.loss_totals().iter().map(|total| total.bytes).sum();

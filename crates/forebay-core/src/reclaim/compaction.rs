@@ -21,7 +21,7 @@ use crate::context::coverage::CoverageMark;
 use crate::context::mirror::Standing;
 use crate::fault::{self, PlantedBug};
 use crate::reclaim::FILL_RESERVE;
-use crate::reclaim::policy::{Choice, Keeping, Victims, View, listed};
+use crate::reclaim::victims::{Choice, Keeping, Victims, View, listed};
 
 /// The live share of the emptiest segments is lower by this much than that of the whole cache,
 /// percent of their blocks. Measured with `examples/policies`: with 10 an avoided miss costs 46

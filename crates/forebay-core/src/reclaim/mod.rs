@@ -1,6 +1,6 @@
 //! Reclaim: emptying segments so that they can be rewritten.
 //!
-//! One victim at a time, chosen by `policy`. While there is room (`compaction`), all live blocks
+//! One victim at a time, chosen by `victims`. While there is room (`compaction`), all live blocks
 //! are kept. Otherwise some of the clean blocks are kept (hit, pinned, within the minimum share of
 //! their volume), and the rest are evicted. Kept and dirty blocks are relocated to the survivor
 //! stream. Relocation holds the lock of the block, so the copy, which carries a newer sequence than
@@ -15,20 +15,19 @@
 //! effect (I7).
 
 pub(crate) mod compaction;
-pub(crate) mod policy;
 pub(crate) mod relocate;
 pub(crate) mod shares;
+pub(crate) mod victims;
 
-use crate::api::settings::ReclaimPolicy;
 use crate::checkpoint::Checkpoints;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::fault::{self, PlantedBug};
 use crate::map::CacheMap;
-use crate::map::segment::{BlockState, Key, SegmentPhase};
+use crate::map::segment::{BlockState, SegmentPhase};
 use crate::reclaim::compaction::{Compacting, Compaction};
-use crate::reclaim::policy::{Block, Candidate, Choice, Keep, Keeping, Kept, Victims, View};
 use crate::reclaim::relocate::Relocations;
+use crate::reclaim::victims::{Block, Candidate, Choice, Keep, Keeping, Kept, Victims, View};
 use alloc::vec::Vec;
 use forebay_format::StreamKind;
 
@@ -144,13 +143,6 @@ impl Context {
         self.free.take()
     }
 
-    /// A clean block was evicted; under `S3Fifo` it is remembered for a while.
-    fn note_evicted(&mut self, key: Key, probation: bool) {
-        if self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo {
-            self.ghosts.note(key, probation, self.space());
-        }
-    }
-
     /// Takes a victim from the lists, or from a pass over all segments.
     fn choose_from(
         &mut self,
@@ -182,11 +174,12 @@ impl Context {
 
     fn evict(&mut self, slot: u32) {
         let key = self.map.key(slot);
-        let probation = self.is_on_probation(slot);
+        let is_survivor = !self.is_on_probation(slot);
         self.map.remove(key);
         self.stats.evicted_blocks += 1;
         self.counters.of(key.volume()).evicted_blocks += 1;
-        self.note_evicted(key, probation);
+        let (policy, capacity) = (self.config.pool.reclaim_policy, self.space());
+        policy.evicted(&mut self.ghosts, key, policy.queue(is_survivor), capacity);
     }
 }
 

@@ -21,7 +21,7 @@
 //! pins again.
 
 use crate::api::endurance::Restraint;
-use crate::api::settings::{Admission, ReclaimPolicy, Treatment};
+use crate::api::settings::{Admission, Treatment};
 use crate::api::{Request, RequestKind};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
@@ -98,10 +98,11 @@ impl Context {
         }
     }
 
-    /// A block enters the cache. True if it was recently evicted from probation.
+    /// A block enters the cache. True if it was evicted recently and has proved its use.
     #[inline]
     pub(crate) fn returns_to_cache(&mut self, key: Key) -> bool {
-        self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo && self.ghosts.returns(key, self.space())
+        let capacity = self.space();
+        self.config.pool.reclaim_policy.returns(&mut self.ghosts, key, capacity)
     }
 
     /// The stream for a fill: directly to the survivors if the block was recently evicted and there

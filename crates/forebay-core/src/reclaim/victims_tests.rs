@@ -1,8 +1,9 @@
-//! Tests of the policies' decisions.
+//! Tests of the choice of victims and kept blocks, under each policy.
 
 use super::*;
 use crate::api::settings::{Priority, ReclaimPolicy};
-use crate::reclaim::policy::{Choice, Keep, Victims};
+use crate::policy::ghosts::WHOLE;
+use crate::reclaim::victims::{Choice, Keep, Victims};
 use alloc::vec::Vec;
 
 fn view(policy: ReclaimPolicy) -> View {
@@ -25,7 +26,7 @@ fn chosen(view: &View, candidates: &[Candidate]) -> Option<u32> {
 #[test]
 fn oldest_of_equal_segments_is_reclaimed() {
     let candidates = [candidate(1, 30, 10, 0), candidate(2, 10, 10, 0), candidate(3, 20, 10, 0)];
-    for policy in [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo] {
+    for policy in ReclaimPolicy::ALL {
         assert_eq!(chosen(&view(policy), &candidates), Some(2));
         assert_eq!(chosen(&view(policy), &[]), None);
     }
@@ -93,7 +94,7 @@ fn pinned_segments_are_the_last_resort() {
 fn compaction_chooses_by_cost_and_benefit() {
     let main = Candidate { probation: false, ..candidate(2, 50, 6, 0) };
     let old = candidate(5, 1, 12, 0);
-    for policy in [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo] {
+    for policy in ReclaimPolicy::ALL {
         let view = View { densest: Some(12), ..view(policy) };
         let choice = |segment| Some(Choice { segment, compacts: true, forced: false });
         let full = [candidate(1, 1, 16, 0), candidate(3, 2, 13, 0)];
