@@ -135,7 +135,7 @@ impl BaseWriter {
     fn encode_next(&mut self, cx: &Context) -> bool {
         let count = self.geometry.segment_count;
         if self.entries < count {
-            let entry = cx.segment_entry(self.entries);
+            let entry = cx.map.segment_entry(self.entries);
             if entry.state.has_slots() {
                 self.used.insert(self.entries.into());
             }

@@ -138,7 +138,7 @@ impl Checkpoints {
         for number in core::mem::take(&mut self.joining) {
             self.listed.push(number);
             cx.map.end_segment(number, SegmentPhase::Free);
-            if !cx.keep_retired(number) {
+            if !cx.free.keep_retired(number) {
                 cx.free.window.push_back(number);
             }
         }

@@ -43,6 +43,7 @@ use crate::context::operations::OpKind;
 use crate::context::streams::Item;
 use crate::context::{Context, Status};
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
 use crate::map::segment::{BlockState, SegmentPhase};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -184,9 +185,9 @@ pub(crate) fn window_size(segments: u32, mirrored: bool) -> u32 {
     if mirrored { (segments / 16).clamp(4, 256) } else { (segments / 64).clamp(least, 64) }
 }
 
-impl Context {
+impl CacheMap {
     fn segment_entry(&self, number: u32) -> SegmentEntry {
-        let segment = &self.map.segments[number as usize];
+        let segment = &self.segments[number as usize];
         let state = match segment.phase {
             SegmentPhase::Free | SegmentPhase::Freed => return SegmentEntry::default(),
             SegmentPhase::Twin => {
@@ -205,7 +206,9 @@ impl Context {
             slots: SlotStates::default(),
         }
     }
+}
 
+impl Context {
     /// Returns true if the log has no space even for marks and intents: a checkpoint records them
     /// instead.
     fn wants_marks_by_checkpoint(&self) -> bool {
@@ -316,7 +319,7 @@ impl Checkpoints {
         let follows = cx.superblock.checkpoint_generation;
         let rest = self.snapshot(cx);
         if cx.config.checkpoint.keep_snapshot {
-            self.kept = Some(Box::new(cx.whole_checkpoint(&rest)));
+            self.kept = Some(Box::new(cx.map.whole_checkpoint(&rest)));
         }
         if self.may_increment(cx, &rest) {
             self.encode_increment(cx, rest, follows);
@@ -338,7 +341,7 @@ impl Checkpoints {
         self.absorbed = core::mem::take(&mut cx.log.marks);
         self.settled = cx.log.streams[StreamKind::Write.index()].take_without_payload();
         for item in self.settled.clone() {
-            cx.apply_drop(item.kind);
+            cx.map.apply_drop(item.kind);
         }
         if !self.absorbed.is_empty() {
             cx.cover(CoverageMark::MarksByCheckpoint);
@@ -368,7 +371,7 @@ impl Checkpoints {
         let opening = self.purpose == Purpose::Opening;
         cx.superblock.epoch += u64::from(opening);
         cx.superblock.checkpoint_generation = cx.next_checkpoint_generation();
-        cx.note_order_claims();
+        cx.map.note_order_claims();
         Checkpoint {
             uuid: cx.superblock.uuid,
             generation: cx.superblock.checkpoint_generation,
@@ -389,7 +392,7 @@ impl Checkpoints {
         let closing = self.purpose == Purpose::Closing;
         let mut table = cx.volume_table.clone();
         for entry in &mut table {
-            entry.flush_epoch = cx.order_claim(entry.id);
+            entry.flush_epoch = cx.map.order_claim(entry.id);
             let Some(Some(volume)) = cx.volumes.get(usize::from(entry.id.0)) else { continue };
             entry.mode = volume.settings.mode;
             entry.size_bytes = volume.table_bytes;
@@ -556,7 +559,7 @@ impl Checkpoints {
         for number in core::mem::take(&mut self.joining) {
             cx.map.end_segment(number, SegmentPhase::Free);
             cx.column_is_free(number);
-            if !cx.keep_retired(number) {
+            if !cx.free.keep_retired(number) {
                 cx.free.window.push_back(number);
             }
         }
@@ -565,7 +568,7 @@ impl Checkpoints {
                 cx.map.mark_clean(slot);
             }
         }
-        cx.orders_checkpointed();
+        cx.map.orders_checkpointed();
         cx.rebuild_checkpointed();
         cx.free.look_for_stale();
         if self.mark != cx.superblock.mirror {

@@ -151,6 +151,17 @@ pub(crate) struct Context {
     pub(crate) unsettled: bool,
 }
 
+impl FreeSegments {
+    /// Keeps an empty segment that is retired out of the pool of free segments.
+    pub(crate) fn keep_retired(&mut self, number: u32) -> bool {
+        let retired = self.retired_from.is_some_and(|first| number >= first);
+        if retired {
+            self.retired.push(number);
+        }
+        retired
+    }
+}
+
 impl Context {
     pub(crate) fn new(config: EngineConfig, now: Nanos) -> Self {
         let pages = Pages::new(config.scratch_blocks);
@@ -490,15 +501,6 @@ impl Context {
     pub(crate) fn segments_staying(&self) -> u32 {
         let now = self.map.geometry.segment_count;
         self.free.retired_from.map_or(now, |first| first.min(now))
-    }
-
-    /// Keeps an empty segment that is retired out of the pool of free segments.
-    pub(crate) fn keep_retired(&mut self, number: u32) -> bool {
-        let retired = self.free.retired_from.is_some_and(|first| number >= first);
-        if retired {
-            self.free.retired.push(number);
-        }
-        retired
     }
 
     /// Counts blocks of a volume that are on their way to the log.

@@ -2,7 +2,16 @@
 
 use crate::api::{OwnerAction, RequestError, RequestKind, RequestOutcome};
 use crate::context::Context;
+use crate::map::CacheMap;
 use forebay_format::VolumeId;
+
+impl CacheMap {
+    /// Returns the blocks of a volume that are not durable on the backing store, including older
+    /// versions that ordered destage still has to write. Lost blocks are excluded.
+    pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> u64 {
+        self.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.dirty)
+    }
+}
 
 impl Context {
     /// Refuses a request that has had no effect and waits for a failing backing store (I85).
@@ -61,12 +70,6 @@ impl Context {
             RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => RequestOutcome::Zero,
             RequestKind::Prefetch => RequestOutcome::Prefetch,
         }
-    }
-
-    /// Returns the blocks of a volume that are not durable on the backing store, including older
-    /// versions that ordered destage still has to write. Lost blocks are excluded.
-    pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> u64 {
-        self.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.dirty)
     }
 
     pub(crate) fn data_capacity(&self) -> u64 {

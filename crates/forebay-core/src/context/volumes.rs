@@ -27,7 +27,7 @@ impl Context {
     pub(crate) fn volume_deadline(&self, volume: &Volume) -> Option<Nanos> {
         let destage = &volume.destage;
         let waiting = self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0
-            && (!self.fenced || self.runs_without_cache());
+            && (!self.fenced || self.failure.runs_without_cache());
         let wake = destage.rate.wake().filter(|_| waiting);
         let flush = destage.flush_deadline().filter(|_| !volume.flusher.is_running());
         let destage = wake.into_iter().chain(flush).min();

@@ -105,7 +105,7 @@ impl Context {
     pub(crate) fn is_held(&self, slot: u32) -> bool {
         let segment = self.map.place(slot).0 as usize;
         let is_copy = || self.map.segments[segment].stream == StreamKind::Survivor;
-        self.map.is_durable(slot) || is_copy() || self.runs_without_cache()
+        self.map.is_durable(slot) || is_copy() || self.failure.runs_without_cache()
     }
 
     pub(crate) fn is_destageable(&self, slot: u32) -> bool {
@@ -124,7 +124,7 @@ impl Context {
         if let Some(retry_in) = paused {
             self.notice(Notice::DestageFailed { volume: id, retry_in });
         }
-        if self.runs_without_cache() && self.volume(id).destage.rate.failures() >= RESCUE_TRIES {
+        if self.failure.runs_without_cache() && self.volume(id).destage.rate.failures() >= RESCUE_TRIES {
             let stopping = self.stopping;
             let volume = self.volume_mut(id);
             (volume.rescue_failed, volume.rescue_given_up) = (true, stopping);
@@ -134,7 +134,7 @@ impl Context {
     /// Returns true if free segments are short, and a backing flush would empty some.
     fn flush_makes_room(&mut self) -> bool {
         let wanted = self.free.window_size as usize;
-        self.free_segments() < wanted && self.map.are_empty_in_use((wanted / 4).max(1))
+        self.free.free_segments() < wanted && self.map.are_empty_in_use((wanted / 4).max(1))
     }
 
     /// Flushes the backing store if enough was written, if something waits for the flush, or if no
@@ -255,7 +255,7 @@ impl Destager {
         if most.blocks == 0 {
             return Pick::Wait(Limit::Scratch);
         }
-        if cx.order(id).is_some() && cx.map.is_shadow(slot) {
+        if cx.map.order(id).is_some() && cx.map.is_shadow(slot) {
             cx.cover(CoverageMark::Shadow);
         }
         let extent = cx.plan_extent(id, block, slot, most);
@@ -568,7 +568,7 @@ impl Destager {
         for number in extents {
             let extent = self.extents.remove(number);
             for slot in extent.slots {
-                if cx.map.state(slot) == BlockState::Dirty && cx.runs_without_cache() {
+                if cx.map.state(slot) == BlockState::Dirty && cx.failure.runs_without_cache() {
                     cx.rescued(slot);
                     blocks += 1;
                 } else if cx.map.state(slot) == BlockState::Dirty {

@@ -32,7 +32,7 @@ impl Engine {
     /// Returns true if the cache device failed and the engine serves its volumes without it.
     #[must_use]
     pub fn runs_without_cache(&self) -> bool {
-        self.cx.runs_without_cache()
+        self.cx.failure.runs_without_cache()
     }
 
     /// Returns true if the rescue has ended: every dirty block of an attached volume is safe or
@@ -62,7 +62,7 @@ impl Engine {
     /// record is needed.
     #[must_use]
     pub fn made_safe(&self) -> Option<Vec<(VolumeId, Vec<Loss>)>> {
-        self.cx.made_safe()
+        self.cx.failure.made_safe()
     }
 
     /// Lost ranges of each volume, by address: reads of them fail until they are overwritten. Lost

@@ -45,7 +45,7 @@ impl Engine {
         stats.dirty_blocks = self.cx.map.volumes.iter().map(|volume| volume.dirty).sum();
         stats.lost_blocks = self.cx.map.lost.len() as u64 + self.cx.failure.lost_blocks();
         stats.lost_bytes = self.cx.loss_totals().iter().map(|total| total.bytes).sum();
-        stats.free_segments = self.cx.free_segments() as u64;
+        stats.free_segments = self.cx.free.free_segments() as u64;
         stats.segments = u64::from(self.cx.segments_counted(self.cx.map.segments.len() as u32));
         stats.pinned_blocks = self.cx.map.pinned_blocks();
         stats.index_memory_bytes = (self.cx.map.memory_bytes()
@@ -61,7 +61,7 @@ impl Engine {
     /// that ordered destage still has to write. Excludes lost blocks.
     #[must_use]
     pub fn dirty_blocks(&self, volume: VolumeId) -> u64 {
-        self.cx.dirty_blocks(volume)
+        self.cx.map.dirty_blocks(volume)
     }
 
     /// Reports the cached blocks of a range: calls `f(blocks, cached, dirty)` for runs of blocks
@@ -76,7 +76,7 @@ impl Engine {
         use crate::map::segment::BlockState;
         let worth = |slot: u32| match self.cx.map.state(slot) {
             BlockState::Void => (false, false),
-            BlockState::Clean | BlockState::Destaged => (!self.cx.runs_without_cache(), false),
+            BlockState::Clean | BlockState::Destaged => (!self.cx.failure.runs_without_cache(), false),
             BlockState::Dirty => (true, true),
         };
         let end = first_block + blocks;
@@ -163,6 +163,7 @@ impl Engine {
             let (report, levels) = (self.destage_report(volume.id), self.cx.levels(volume.id).volume);
             let order = self
                 .cx
+                .map
                 .order(volume.id)
                 .map(|order| (order.phase, order.current, order.active, order.claimed));
             alloc::format!("{text}; volume {}: order {order:?}, levels {levels:?}, {report:?}", volume.id.0)

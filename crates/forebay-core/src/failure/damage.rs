@@ -60,7 +60,7 @@ impl Context {
                 self.map.drop_shadow(slot);
                 Damage::Dropped
             }
-            BlockState::Dirty if self.runs_without_cache() => {
+            BlockState::Dirty if self.failure.runs_without_cache() => {
                 self.lose(slot);
                 Damage::Lost
             }

@@ -3,6 +3,7 @@
 use super::SAFE_BLOCKS_MAX;
 use crate::api::{Loss, LossTotal, Nanos};
 use crate::context::Context;
+use crate::context::failure::CacheFailure;
 use crate::context::failure::{Gone, Safe};
 use crate::context::locks::{BlockRange, whole_volume};
 use crate::context::sectors::{BLOCK, sector_mask, sector_mask_inside, sector_runs};
@@ -28,6 +29,47 @@ impl AtRisk {
     #[must_use]
     pub fn losses(self) -> Vec<(VolumeId, Vec<Loss>)> {
         losses_of(self.0)
+    }
+}
+
+impl CacheFailure {
+    /// A record that includes this number of changes is durable.
+    pub(super) fn note_recorded(&mut self, changes: u64) {
+        self.recorded = changes;
+        self.safe.retain(|_, safe| safe.change > changes);
+    }
+
+    /// Number of the last change in this range that the record does not include yet, 0 if it
+    /// includes all.
+    pub(super) fn unrecorded_in(&self, range: BlockRange) -> u64 {
+        if self.forgotten > self.recorded {
+            return self.forgotten;
+        }
+        let safe = self.safe.range(range.first..=range.last);
+        safe.map(|(_, safe)| safe.change).max().unwrap_or(0)
+    }
+
+    /// Lost sectors of a block.
+    pub(crate) fn lost_sectors(&self, key: Key) -> u8 {
+        if self.gone.is_empty() {
+            return 0;
+        }
+        self.gone.get(&key).map_or(0, |gone| gone.mask)
+    }
+
+    pub(crate) fn is_any_lost_in(&self, range: BlockRange) -> bool {
+        self.gone.range(range.first..=range.last).next().is_some()
+    }
+
+    /// The part of [`Context::at_risk`] that became safe since the last record, by address:
+    /// subtracted from that record it yields the one that is requested now. Safe data stays safe,
+    /// so subtracting it twice changes nothing. `None`: there was too much to remember, and a
+    /// complete record is needed.
+    pub(crate) fn made_safe(&self) -> Option<Vec<(VolumeId, Vec<Loss>)>> {
+        if self.forgotten > self.recorded {
+            return None;
+        }
+        Some(losses_of(self.safe.iter().map(|(key, safe)| (*key, safe.mask, 0)).collect()))
     }
 }
 
@@ -66,22 +108,6 @@ impl Context {
         }
     }
 
-    /// A record that includes this number of changes is durable.
-    pub(super) fn note_recorded(&mut self, changes: u64) {
-        self.failure.recorded = changes;
-        self.failure.safe.retain(|_, safe| safe.change > changes);
-    }
-
-    /// Number of the last change in this range that the record does not include yet, 0 if it
-    /// includes all.
-    pub(super) fn unrecorded_in(&self, range: BlockRange) -> u64 {
-        if self.failure.forgotten > self.failure.recorded {
-            return self.failure.forgotten;
-        }
-        let safe = self.failure.safe.range(range.first..=range.last);
-        safe.map(|(_, safe)| safe.change).max().unwrap_or(0)
-    }
-
     /// Blocks of a volume that are lost at least in part.
     pub(crate) fn lost_blocks(&self, volume: VolumeId) -> u64 {
         let all = whole_volume(volume);
@@ -101,18 +127,6 @@ impl Context {
         let size = attached.map(|volume| volume.size_bytes).or(in_table).unwrap_or(0);
         let left = size.saturating_sub(key.block() * BLOCK).min(BLOCK);
         if left == 0 { 0 } else { mask & sector_mask(0, left) }
-    }
-
-    /// Lost sectors of a block.
-    pub(crate) fn lost_sectors(&self, key: Key) -> u8 {
-        if self.failure.gone.is_empty() {
-            return 0;
-        }
-        self.failure.gone.get(&key).map_or(0, |gone| gone.mask)
-    }
-
-    pub(crate) fn is_any_lost_in(&self, range: BlockRange) -> bool {
-        self.failure.gone.range(range.first..=range.last).next().is_some()
     }
 
     /// The only copy of a block is unreadable.
@@ -188,7 +202,7 @@ impl Context {
 
     /// Continues a walk over the data at risk by at most `segments_max` segments; returns the data
     /// once all have been visited. Blocks that become safe meanwhile may be listed nevertheless
-    /// ([`Context::made_safe`] has them); blocks that become lost are always listed.
+    /// ([`CacheFailure::made_safe`] has them); blocks that become lost are always listed.
     pub(crate) fn walk_risk(&self, walk: &mut RiskWalk, segments_max: u32) -> Option<AtRisk> {
         let all = self.map.segments.len() as u32;
         let end = walk.next.saturating_add(segments_max).min(all);
@@ -215,17 +229,6 @@ impl Context {
         // their segment.
         parts.extend(self.gone_parts());
         Some(AtRisk(core::mem::take(parts)))
-    }
-
-    /// The part of [`Context::at_risk`] that became safe since the last record, by address:
-    /// subtracted from that record it yields the one that is requested now. Safe data stays safe,
-    /// so subtracting it twice changes nothing. `None`: there was too much to remember, and a
-    /// complete record is needed.
-    pub(crate) fn made_safe(&self) -> Option<Vec<(VolumeId, Vec<Loss>)>> {
-        if self.failure.forgotten > self.failure.recorded {
-            return None;
-        }
-        Some(losses_of(self.failure.safe.iter().map(|(key, safe)| (*key, safe.mask, 0)).collect()))
     }
 
     /// Lost ranges of each volume, by address: reads of them fail until they are overwritten. Lost

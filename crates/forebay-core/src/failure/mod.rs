@@ -43,6 +43,7 @@ use crate::api::config::Attachment;
 use crate::api::{Nanos, Notice, OwnerAction};
 use crate::context::Context;
 use crate::context::events::Event;
+use crate::context::failure::CacheFailure;
 use crate::context::failure::{FailureStage, Held};
 use crate::context::requests::Req;
 use crate::context::sectors::{BLOCK, sector_mask};
@@ -69,6 +70,13 @@ impl Req {
     }
 }
 
+impl CacheFailure {
+    /// True if the cache device failed and the engine serves its volumes without it.
+    pub(crate) fn runs_without_cache(&self) -> bool {
+        self.stage == FailureStage::WithoutCache
+    }
+}
+
 impl Context {
     pub(crate) fn serve_without_cache(&mut self, attachment: &Attachment) {
         self.enter_volume(attachment);
@@ -77,11 +85,6 @@ impl Context {
         // too.
         let volume = self.volume_mut(attachment.volume);
         (volume.direct_unflushed, volume.flusher.unflushed) = (true, true);
-    }
-
-    /// True if the cache device failed and the engine serves its volumes without it.
-    pub(crate) fn runs_without_cache(&self) -> bool {
-        self.failure.stage == FailureStage::WithoutCache
     }
 
     /// A read of this slot of the cache device has ended.
@@ -129,7 +132,7 @@ impl Context {
 
     fn record_ended(&mut self, changes: u64, ok: bool) {
         if ok {
-            self.note_recorded(changes);
+            self.failure.note_recorded(changes);
         }
         let all = core::mem::take(&mut self.failure.recording);
         let (served, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|(needed, _)| *needed <= changes);
@@ -148,7 +151,7 @@ impl Context {
         self.notice(Notice::RunsWithoutCache);
         for index in 0..self.map.volumes.len() {
             let volume = VolumeId(index as u16);
-            if self.order(volume).is_some() {
+            if self.map.order(volume).is_some() {
                 if self.is_ordered(volume) && self.is_attached(volume) {
                     self.notice(Notice::OrderEnded { volume });
                 }
@@ -296,7 +299,7 @@ impl Context {
         match self.failure.stage {
             FailureStage::Sound => {}
             FailureStage::Asking | FailureStage::Refused if ok => {
-                self.note_recorded(changes);
+                self.failure.note_recorded(changes);
                 self.go_on_without_cache();
             }
             FailureStage::Asking | FailureStage::Refused => {

@@ -34,7 +34,7 @@ impl Context {
             self.reqs.get_mut(req).failed = true;
         }
         let state = self.volume(volume);
-        let needed = if is_flush { state.safer_at } else { self.unrecorded_in(range) };
+        let needed = if is_flush { state.safer_at } else { self.failure.unrecorded_in(range) };
         if state.direct_unflushed || state.direct_flushing {
             self.reqs.get_mut(req).pending += 1;
             self.flush(Device::Backing(volume), Waiter::Request(req));
@@ -46,7 +46,7 @@ impl Context {
 
     /// A write, zero or discard has ended without the cache: the record must not list its sectors.
     pub(crate) fn make_readable(&mut self, req: u32) {
-        let needed = self.unrecorded_in(self.reqs.get(req).range());
+        let needed = self.failure.unrecorded_in(self.reqs.get(req).range());
         if !fault::planted(PlantedBug::AcknowledgeUnrecorded) {
             self.wait_for_record(req, needed);
         }
@@ -105,8 +105,8 @@ impl Context {
 
     /// True if the rescue has ended: every dirty block of an attached volume is safe or lost.
     pub(crate) fn is_rescue_over(&self) -> bool {
-        self.runs_without_cache()
-            && self.volumes.iter().flatten().all(|volume| self.dirty_blocks(volume.id) == 0)
+        self.failure.runs_without_cache()
+            && self.volumes.iter().flatten().all(|volume| self.map.dirty_blocks(volume.id) == 0)
     }
 
     fn serve_waiting(&mut self, id: VolumeId, failed: bool) {
@@ -145,8 +145,11 @@ impl Context {
             return false;
         }
         let gives_up = |volume: &Volume| volume.rescue_given_up;
-        let rescues =
-            self.volumes.iter().flatten().any(|volume| self.dirty_blocks(volume.id) > 0 && !gives_up(volume));
+        let rescues = self
+            .volumes
+            .iter()
+            .flatten()
+            .any(|volume| self.map.dirty_blocks(volume.id) > 0 && !gives_up(volume));
         if !rescues && self.failure.changes > self.failure.recorded && !self.failure.record_failed {
             self.ask_record();
         }

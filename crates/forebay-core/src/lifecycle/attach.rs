@@ -187,20 +187,20 @@ impl Attaching {
         if !self.changed {
             return self.enter_table(cx, id);
         }
-        let dirty_blocks = cx.dirty_blocks(id);
+        let dirty_blocks = cx.map.dirty_blocks(id);
         let policy = self.attachment.on_change;
         if policy == OnBackingChange::Refuse && dirty_blocks > 0 {
             return self.attach_failed(cx, id, LifecycleError::BackingChanged { dirty_blocks });
         }
         // The forced checkpoint records this before anything is destaged.
-        cx.forget_order(id);
+        cx.map.forget_order(id);
         self.stage = AttachStage::Sweeping(Sweep::new(0, policy != OnBackingChange::DiscardDirty));
         Progress::Goes
     }
 
     /// From here on every checkpoint lists the volume as in use.
     fn enter_table(&mut self, cx: &mut Context, id: VolumeId) -> Progress {
-        self.attachment.size_bytes = cx.size_to_serve(&self.attachment, &self.entry);
+        self.attachment.size_bytes = cx.map.size_to_serve(&self.attachment, &self.entry);
         let mut entry = self.entry.clone();
         entry.mode = self.attachment.settings.mode;
         entry.size_bytes = self.attachment.size_bytes;
@@ -210,7 +210,7 @@ impl Attaching {
         cx.volume_table.retain(|other| other.id != id);
         cx.volume_table.push(entry);
         if fault::planted(PlantedBug::ForgetOrderAtAttach) {
-            cx.forget_order(id);
+            cx.map.forget_order(id);
         }
         let ticket = cx.force_checkpoint();
         let early = fault::planted(PlantedBug::ServeBeforeCheckpoint);

@@ -19,6 +19,7 @@ use crate::context::events::Event;
 use crate::context::locks::whole_volume;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::job::{Progress, Sweep, Waits};
+use crate::map::CacheMap;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::BackingRecord;
 
@@ -59,12 +60,14 @@ pub(crate) struct Detaching {
     stage: DetachStage,
 }
 
-impl Context {
+impl CacheMap {
     fn unclean_of(&self, id: VolumeId) -> u64 {
-        let map = &self.map.volumes[usize::from(id.0)];
+        let map = &self.volumes[usize::from(id.0)];
         map.dirty + map.lost
     }
+}
 
+impl Context {
     /// True if a write or a flush of the backing store is in flight, or destaged data waits for a
     /// flush.
     fn is_destaging(&self, id: VolumeId) -> bool {
@@ -154,7 +157,7 @@ impl Detaching {
         match &mut self.stage {
             DetachStage::Quieting => {
                 let dirty = self.how == DetachHow::Drained
-                    && cx.dirty_blocks(id) > 0
+                    && cx.map.dirty_blocks(id) > 0
                     && !fault::planted(PlantedBug::ForgetDirtyAtDetach);
                 let lost = cx.map.volumes[usize::from(id.0)].lost;
                 if self.how == DetachHow::Drained && lost > 0 {
@@ -188,7 +191,7 @@ impl Detaching {
                 }
                 Some(_) if self.how == DetachHow::Drained => return self.leave_table(cx, id),
                 Some(_) => {
-                    if let Err(error) = may_keep(cx, cx.unclean_of(id)) {
+                    if let Err(error) = may_keep(cx, cx.map.unclean_of(id)) {
                         return cx.job_failed(Notice::DetachFailed { volume: id, error });
                     }
                     if cx.volume(id).intents.any_kept() && !fault::planted(PlantedBug::EndDroppedIntents) {
@@ -242,7 +245,7 @@ impl Detaching {
             *volume = None;
         }
         cx.volume_table.retain(|entry| entry.id != id);
-        cx.forget_order(id);
+        cx.map.forget_order(id);
         cx.ghosts.volume_gone(id);
         cx.curve.volume_gone(id);
         cx.tell(Event::VolumeLeft { volume: id, goes: true });

@@ -125,14 +125,14 @@ impl Lifecycle {
         attachment: Attachment,
     ) -> Result<(), LifecycleError> {
         let id = entry.id;
-        let without_cache = cx.runs_without_cache() && !cx.stopping && !self.has_job(id);
+        let without_cache = cx.failure.runs_without_cache() && !cx.stopping && !self.has_job(id);
         if !without_cache {
             self.may_change(cx, id)?;
         }
         let job = Attaching::begin(cx, entry, attachment)?;
         if without_cache {
             // Its dirty data cannot be compared with a backing store now.
-            if cx.dirty_blocks(id) > 0 {
+            if cx.map.dirty_blocks(id) > 0 {
                 return Err(LifecycleError::Fenced);
             }
             job.end_without_cache(cx);

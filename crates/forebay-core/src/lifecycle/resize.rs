@@ -148,7 +148,7 @@ impl Resizing {
                 self.stage = ResizeStage::Checkpoint(cx.force_checkpoint());
             }
             ResizeStage::Checkpoint(ticket) => {
-                if !checkpoint.is_in_effect(*ticket) && !cx.runs_without_cache() {
+                if !checkpoint.is_in_effect(*ticket) && !cx.failure.runs_without_cache() {
                     if cx.refuses_changes() {
                         // The checkpoint may never complete, and nothing is destaged: requests that
                         // wait for the locks continue and fail.

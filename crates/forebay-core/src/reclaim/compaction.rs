@@ -101,7 +101,7 @@ impl Compaction {
             let pause = (listed(cx.map.geometry.segment_count) / 8).max(1);
             self.barren_until = cx.map.begun + pause as u64;
         }
-        let hurries = cx.is_short_of_segments() || cx.free_segments() <= FILL_RESERVE;
+        let hurries = cx.free.is_short_of_segments() || cx.free.free_segments() <= FILL_RESERVE;
         if hurries { Compacting::No } else { Compacting::Wait }
     }
 }

@@ -167,7 +167,7 @@ impl Context {
                 SweepTask::Unpin => self.map.clear_pinned(slot),
                 SweepTask::DropClean
                     if state == BlockState::Clean
-                        || state == BlockState::Destaged && self.runs_without_cache() =>
+                        || state == BlockState::Destaged && self.failure.runs_without_cache() =>
                 {
                     self.map.remove(self.map.key(slot));
                     self.stats.evicted_blocks += 1;

@@ -39,6 +39,7 @@ use crate::context::ledger::Waiter;
 use crate::context::recovery_reads::{RecoveryRead, What};
 use crate::context::sectors::BLOCK;
 use crate::context::{Context, Status};
+use crate::map::CacheMap;
 use crate::map::segment::{BlockState, SegmentPhase};
 use crate::recovery::state::{Pairs, Recovery, Rewrite};
 use alloc::boxed::Box;
@@ -50,22 +51,24 @@ use forebay_format::{Geometry, VolumeId};
 /// Attempts at each read.
 const READ_TRIES: u32 = 3;
 
-impl Context {
-    fn fail_opening(&mut self, error: OpenError) {
-        self.status = Status::Failed(error);
-    }
-
+impl CacheMap {
     pub(crate) fn drop_clean(&mut self, volume: VolumeId, first: u64, last: u64) -> u64 {
         let mut clean = Vec::new();
-        self.map.for_each_in(volume, first, last, |slot| {
-            if self.map.state(slot) == BlockState::Clean {
-                clean.push(self.map.key(slot));
+        self.for_each_in(volume, first, last, |slot| {
+            if self.state(slot) == BlockState::Clean {
+                clean.push(self.key(slot));
             }
         });
         for key in &clean {
-            self.map.remove(*key);
+            self.remove(*key);
         }
         clean.len() as u64
+    }
+}
+
+impl Context {
+    fn fail_opening(&mut self, error: OpenError) {
+        self.status = Status::Failed(error);
     }
 }
 

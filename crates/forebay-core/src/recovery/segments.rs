@@ -40,7 +40,7 @@ impl Recovery {
     pub(super) fn plan_segments(&mut self, cx: &mut Context) {
         let unclean = cx.superblock.state == CacheState::Open;
         let checkpoint = core::mem::take(&mut self.checkpoint);
-        cx.recover_orders(&checkpoint.volumes);
+        cx.map.recover_orders(&checkpoint.volumes);
         let mut jobs = Vec::new();
         for (number, entry) in (0..).zip(&checkpoint.segments) {
             if entry.state.has_slots() && cx.is_on_lost_member(number, &checkpoint.segments) {
@@ -161,7 +161,7 @@ impl Recovery {
         if !self.belongs(key, mask) {
             return;
         }
-        let ordered = state == BlockState::Dirty && cx.recover_epoch(slot, epoch);
+        let ordered = state == BlockState::Dirty && cx.map.recover_epoch(slot, epoch);
         match found {
             SlotState::Shadow if ordered => cx.map.insert_shadow(slot),
             SlotState::Shadow => {}
@@ -374,7 +374,7 @@ impl Recovery {
         if shadows > 0 {
             // The newest versions are there, but it is unknown which volume's order has a gap.
             for volume in 0..VOLUMES_MAX as u16 {
-                cx.forget_order(VolumeId(volume));
+                cx.map.forget_order(VolumeId(volume));
             }
         }
         if lost > 0 {

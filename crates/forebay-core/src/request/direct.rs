@@ -39,6 +39,7 @@ use crate::context::streams::{Item, ItemKind, ItemOwner};
 use crate::context::volume::Volume;
 use crate::destage::Destager;
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key};
 use crate::request::state::{Direct, DirectStage, MergeFor, Requests};
@@ -49,6 +50,19 @@ use forebay_format::{StreamKind, VolumeId};
 /// The backing store is flushed this long after the last bypass write, so that intents can end.
 const QUIET_NS: Nanos = 1_000_000_000;
 
+impl CacheMap {
+    /// Removes the slots of a drop mark from the map. The caller holds the block lock, so the slots
+    /// cannot have been reused.
+    pub(crate) fn apply_drop(&mut self, kind: ItemKind) {
+        let ItemKind::Drop { slot, count } = kind else { return };
+        for slot in slot..slot + count {
+            if self.state(slot) != BlockState::Void {
+                self.remove_recorded(self.key(slot));
+            }
+        }
+    }
+}
+
 impl Context {
     /// True if a part of a block must be merged: the backing store cannot write it alone, or the
     /// rest of the block is dirty in the cache (and would be dropped with it).
@@ -57,18 +71,7 @@ impl Context {
         let unit = u64::from(self.volume(volume).sector_bytes);
         let whole = part.0 == 0 && part.1 == end;
         let aligned = part.0.is_multiple_of(unit) && (part.1.is_multiple_of(unit) || part.1 == end);
-        !whole && (!aligned || !self.is_droppable(Key::new(volume, block)))
-    }
-
-    /// Removes the slots of a drop mark from the map. The caller holds the block lock, so the slots
-    /// cannot have been reused.
-    pub(crate) fn apply_drop(&mut self, kind: ItemKind) {
-        let ItemKind::Drop { slot, count } = kind else { return };
-        for slot in slot..slot + count {
-            if self.map.state(slot) != BlockState::Void {
-                self.map.remove_recorded(self.map.key(slot));
-            }
-        }
+        !whole && (!aligned || !self.map.is_droppable(Key::new(volume, block)))
     }
 
     /// Ends the intents that are no longer needed, as part of a checkpoint: no write is in flight
@@ -171,7 +174,7 @@ impl Requests {
         let regions = self.directs.get(direct).regions();
         let state = cx.volume_mut(volume);
         let durable = state.intents.enter(regions.clone(), state.flusher.succeeded);
-        if durable || cx.runs_without_cache() || fault::planted(PlantedBug::SkipIntent) {
+        if durable || cx.failure.runs_without_cache() || fault::planted(PlantedBug::SkipIntent) {
             cx.await_turn(direct, volume);
             return;
         }
@@ -231,7 +234,7 @@ impl Requests {
         d.locked = true;
         let (volume, range) = (d.volume, d.step_blocks());
         let trusts = fault::planted(PlantedBug::TrustUnflushedMarks);
-        if cx.runs_without_cache() || cx.fenced || trusts {
+        if cx.failure.runs_without_cache() || cx.fenced || trusts {
             self.direct_settled(cx, destager, direct);
             return;
         }
@@ -256,7 +259,7 @@ impl Requests {
 
     /// All marks for these blocks are durable.
     pub(crate) fn direct_settled(&mut self, cx: &mut Context, destager: &mut Destager, direct: u32) {
-        if cx.fenced && !cx.runs_without_cache() {
+        if cx.fenced && !cx.failure.runs_without_cache() {
             // Earlier drop marks may not be durable, and no flush can make them so.
             self.directs.get_mut(direct).failed = true;
             self.end_direct(cx, direct);
@@ -275,7 +278,7 @@ impl Requests {
         let (mut clean, mut unclean) = (Vec::new(), Vec::new());
         cx.map.for_each_in(volume, first, last, |slot| match cx.map.state(slot) {
             BlockState::Clean => clean.push(cx.map.key(slot)),
-            BlockState::Destaged if cx.runs_without_cache() => clean.push(cx.map.key(slot)),
+            BlockState::Destaged if cx.failure.runs_without_cache() => clean.push(cx.map.key(slot)),
             _ => unclean.push(slot),
         });
         let forgets = fault::planted(PlantedBug::ForgetInvalidation)
@@ -288,7 +291,7 @@ impl Requests {
             }
         }
         unclean.sort_unstable();
-        let lost = cx.is_any_lost_in(range);
+        let lost = cx.failure.is_any_lost_in(range);
         self.directs.get_mut(direct).over_dirty = !unclean.is_empty() || lost;
         destager.undo(cx, volume, &unclean);
         // When an order begins, shadows stay until the dirty blocks are dropped: the order waits
@@ -314,7 +317,7 @@ impl Requests {
 
     /// A part of the current stage has ended; when all have, the next stage begins.
     pub(crate) fn direct_part_done(&mut self, cx: &mut Context, direct: u32, ok: bool) {
-        let (failed, chases) = (cx.runs_without_cache(), fault::planted(PlantedBug::ChaseMarks));
+        let (failed, chases) = (cx.failure.runs_without_cache(), fault::planted(PlantedBug::ChaseMarks));
         let d = self.directs.get_mut(direct);
         d.failed |= !ok;
         d.pending -= 1;
@@ -369,7 +372,7 @@ impl Requests {
 
     fn write_direct(&mut self, cx: &mut Context, direct: u32) {
         let d = self.directs.get(direct);
-        let durable = cx.runs_without_cache() || cx.volume(d.volume).intents.are_durable(d.regions());
+        let durable = cx.failure.runs_without_cache() || cx.volume(d.volume).intents.are_durable(d.regions());
         assert!(durable, "I10: a write goes past the cache once its intent is durable");
         let d = self.directs.get_mut(direct);
         d.stage = DirectStage::Writing;
@@ -558,7 +561,7 @@ impl Requests {
     fn end_direct(&mut self, cx: &mut Context, direct: u32) {
         let d = self.directs.remove(direct);
         for slot in &d.copies {
-            if !d.failed && !cx.runs_without_cache() {
+            if !d.failed && !cx.failure.runs_without_cache() {
                 cx.map.insert(*slot, BlockState::Clean);
                 cx.pin_for(cx.reqs.get(d.req).treatment, *slot);
             }

@@ -17,14 +17,15 @@ use crate::context::sectors::{BLOCK, sector_mask, sector_mask_inside, sector_run
 use crate::context::streams::{Item, ItemKind, ItemOwner};
 use crate::failure::damage::Damage;
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
 use crate::map::segment::{BlockState, Key};
 use crate::request::state::{Merge, MergeFor, Requests};
 use forebay_format::StreamKind;
 
-impl Context {
+impl CacheMap {
     /// True if a bypass write may simply drop the cached copy of a block, if there is one.
     pub(crate) fn is_droppable(&self, key: Key) -> bool {
-        self.map.lookup(key).is_none_or(|slot| self.map.state(slot) == BlockState::Clean)
+        self.lookup(key).is_none_or(|slot| self.state(slot) == BlockState::Clean)
     }
 }
 
@@ -78,7 +79,7 @@ impl Requests {
         let (from, to) = (u64::from(m.part.0), u64::from(m.part.1));
         let all = cx.block_mask(volume, block);
         let key = Key::new(volume, block);
-        let failed = cx.runs_without_cache();
+        let failed = cx.failure.runs_without_cache();
         let counts = |slot: &u32| !failed || cx.map.state(*slot) == BlockState::Dirty;
         let slot = cx.map.lookup(key).filter(|_| !m.without_cached).filter(counts);
         let have = slot.map_or(0, |slot| cx.map.mask(slot)) & all;
@@ -89,7 +90,7 @@ impl Requests {
         };
         let ragged = written & !covered;
         let asked = if purpose == MergeFor::Read { cx.reqs.get(m.req).sectors_of(block) & all } else { 0 };
-        if (ragged | asked) & cx.lost_sectors(key) != 0 {
+        if (ragged | asked) & cx.failure.lost_sectors(key) != 0 {
             // A requested sector is lost, perhaps since the request arrived; or the rest of a
             // sector that is written in part.
             self.merges.get_mut(merge).failed = true;
@@ -209,7 +210,7 @@ impl Requests {
         m.again = true;
         m.without_cached = damage == Damage::Kept;
         // Without the cache, the sectors that a write covers heal, and only the rest stays lost.
-        let heals = matches!(m.purpose, MergeFor::Direct(_)) && cx.runs_without_cache();
+        let heals = matches!(m.purpose, MergeFor::Direct(_)) && cx.failure.runs_without_cache();
         self.merge_part_done(cx, merge, damage != Damage::Lost || heals);
     }
 

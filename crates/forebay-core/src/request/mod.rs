@@ -47,7 +47,7 @@ impl Requests {
         volume.last_active = now;
         let losses_reported = volume.losses_reported;
         let (mut write_back, mut copies) = volume.writes(treatment);
-        if cx.runs_without_cache() {
+        if cx.failure.runs_without_cache() {
             (write_back, copies) = (false, false);
         }
         cx.stats.count_request(&request);

@@ -75,7 +75,10 @@ impl Context {
         let volume = self.volume(request.volume);
         let wanted = request.treatment == Treatment::Pin || request.kind == RequestKind::Prefetch;
         let refused = volume.settings.admission == Admission::Never && !wanted;
-        request.treatment != Treatment::Bypass && volume.fills() && !refused && !self.runs_without_cache()
+        request.treatment != Treatment::Bypass
+            && volume.fills()
+            && !refused
+            && !self.failure.runs_without_cache()
     }
 
     pub(crate) fn count_misses(&mut self, req: u32, blocks: u64) {
@@ -149,7 +152,7 @@ impl Context {
     /// matter.
     fn find_without_cache(&self, req: u32, key: Key) -> Found {
         let wanted = self.reqs.get(req).sectors_of(key.block());
-        if self.lost_sectors(key) & wanted != 0 && !fault::planted(PlantedBug::ReadLostFromBacking) {
+        if self.failure.lost_sectors(key) & wanted != 0 && !fault::planted(PlantedBug::ReadLostFromBacking) {
             return Found::Lost;
         }
         let dirty = self.map.lookup(key).filter(|slot| self.map.state(*slot) == BlockState::Dirty);
@@ -238,7 +241,7 @@ impl Context {
 
     fn find(&self, req: u32, block: u64) -> Found {
         let volume = self.reqs.get(req).volume;
-        if self.runs_without_cache() {
+        if self.failure.runs_without_cache() {
             return self.find_without_cache(req, Key::new(volume, block));
         }
         let key = Key::new(volume, block);

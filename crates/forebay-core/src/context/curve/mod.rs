@@ -232,7 +232,7 @@ impl Context {
             RequestKind::Read | RequestKind::Prefetch if !self.may_fill(req) => return,
             RequestKind::Read => Use::Read { wanted },
             RequestKind::Prefetch => Use::Read { wanted: true },
-            _ if self.runs_without_cache() => return,
+            _ if self.failure.runs_without_cache() => return,
             RequestKind::Write { .. } if request.write_back => Use::WriteBack,
             RequestKind::Write { .. } if request.copies => Use::WriteThrough { wanted },
             RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. }

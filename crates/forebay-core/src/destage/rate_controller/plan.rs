@@ -148,7 +148,7 @@ impl Context {
         }
         let settings = &self.volume(id).settings;
         let (depth, bytes_per_s) = (settings.destage_depth_max.max(1), settings.max_destage_bytes_per_s);
-        let failed = self.runs_without_cache();
+        let failed = self.failure.runs_without_cache();
         if !failed && (self.fenced || self.is_winding_down()) {
             return DestagePlan::shut(Limit::Stopped);
         }
