@@ -29,7 +29,7 @@
 use crate::api::Device;
 use crate::checkpoint::{CheckpointStep, Checkpoints, Purpose, window_size};
 use crate::context::coverage::CoverageMark;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::operations::OpKind;
 use crate::context::{Context, Status};
 use crate::fault::{self, PlantedBug};
@@ -108,7 +108,7 @@ impl Checkpoints {
 
     pub(super) fn write_extension(&mut self, cx: &mut Context) {
         let early = fault::planted(PlantedBug::ExtendBeforeFlush);
-        let flushed = cx.flushes.cache.succeeded >= self.ticket || early;
+        let flushed = cx.flushes.cache.has_covered(self.ticket) || early;
         assert!(flushed, "I7: what made the added segments void is durable before a restart is told");
         self.step = CheckpointStep::Extending;
         self.pending = 2;
@@ -130,7 +130,7 @@ impl Checkpoints {
 
     /// Adds the segments to the window: the extension is durable.
     pub(super) fn window_extended(&mut self, cx: &mut Context) {
-        let flushed = cx.flushes.cache.succeeded >= self.ticket;
+        let flushed = cx.flushes.cache.has_covered(self.ticket);
         assert!(flushed, "I7: a segment is written again only when a restart would know it");
         self.step = CheckpointStep::Idle;
         self.extensions += 1;

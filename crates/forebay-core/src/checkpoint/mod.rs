@@ -38,7 +38,7 @@ use crate::checkpoint::base::BaseWriter;
 use crate::checkpoint::chain::Limits;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::operations::OpKind;
 use crate::context::streams::Item;
 use crate::context::{Context, Status};
@@ -477,7 +477,7 @@ impl Checkpoints {
     }
 
     fn write_superblock(&mut self, cx: &mut Context, copy: usize) {
-        let flushed = cx.flushes.cache.succeeded >= self.ticket;
+        let flushed = cx.flushes.cache.has_covered(self.ticket);
         assert!(flushed, "I13: a superblock names only what was flushed");
         self.step = [CheckpointStep::SuperA, CheckpointStep::SuperB][copy];
         let second = self.second;
@@ -501,7 +501,7 @@ impl Checkpoints {
     }
 
     pub(crate) fn written(&mut self, cx: &mut Context, member: u8, ok: bool) {
-        cx.flushes.cache.unflushed = true;
+        cx.flushes.cache.note_write();
         let ok = ok || cx.goes_on_without(member);
         let state = &mut *self;
         state.failed |= !ok;

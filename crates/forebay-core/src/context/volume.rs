@@ -4,8 +4,8 @@ use crate::api::Nanos;
 use crate::api::config::Attachment;
 use crate::api::settings::{Admission, Treatment, VolumeSettings};
 use crate::context::failure::Promised;
+use crate::context::flush_ledger::Flusher;
 use crate::context::intents::Intents;
-use crate::context::ledger::Flusher;
 use crate::destage::state::Destage;
 use crate::fault::{self, PlantedBug};
 use forebay_format::VolumeId;
@@ -146,7 +146,7 @@ impl Volume {
     /// start.
     pub(crate) fn keep_intents(&mut self) {
         if !fault::planted(PlantedBug::EndDroppedIntents) {
-            self.intents.keep(self.flusher.succeeded);
+            self.intents.keep(self.flusher.succeeded());
         }
     }
 
@@ -154,20 +154,20 @@ impl Volume {
     /// acknowledged and has not flushed might be gone (I83).
     pub(crate) fn distrust_flushes(&mut self) {
         let flusher = &self.flusher;
-        if (flusher.running || flusher.unflushed) && !fault::planted(PlantedBug::TrustOldDevice) {
-            self.distrusted_flush = flusher.ended + 1 + u64::from(flusher.running);
+        if flusher.is_needed() && !fault::planted(PlantedBug::TrustOldDevice) {
+            self.distrusted_flush = flusher.ended() + 1 + u64::from(flusher.is_running());
         }
     }
 
     /// Returns true if success of the flush that is ending can be trusted.
     pub(crate) fn trusts_flush(&self) -> bool {
-        self.flusher.ended >= self.distrusted_flush
+        self.flusher.ended() >= self.distrusted_flush
     }
 
     /// Returns true if a loss of power could change the content of the backing store, because it
     /// has unflushed writes or a flush has failed. Samples of it then prove nothing.
     pub(crate) fn may_lack_writes(&self) -> bool {
-        self.flusher.unflushed || self.intents.any_kept()
+        self.flusher.has_unflushed() || self.intents.any_kept()
     }
 
     /// Returns true if blocks read from the backing store are cached.

@@ -31,7 +31,7 @@ use crate::base::slab::Slab;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::operations::OpKind;
 use crate::context::pages::PageUse;
 use crate::context::sectors::{BLOCK, push_span, sector_runs};
@@ -154,7 +154,7 @@ impl Context {
             || self.now >= destage.written_since + FLUSH_DELAY_NS;
         if due || destage.written_blocks >= FLUSH_FOR_ROOM_BLOCKS && self.flush_makes_room() {
             self.volume_mut(id).destage.written_blocks = 0;
-            self.flush(Device::Backing(id), Waiter::Nobody);
+            self.flush(Device::Backing(id), Waiter::None);
         }
     }
 
@@ -166,9 +166,9 @@ impl Context {
             let id = volume.id;
             if volume.flusher.is_running() {
                 busy = true;
-            } else if volume.flusher.unflushed && !volume.gave_up {
+            } else if volume.flusher.has_unflushed() && !volume.gave_up {
                 self.volume_mut(id).gave_up = true;
-                self.flush(Device::Backing(id), Waiter::Nobody);
+                self.flush(Device::Backing(id), Waiter::None);
                 busy = true;
             }
         }
@@ -473,7 +473,7 @@ impl Destager {
         }
         let (id, failed, blocks) = (extent.volume, extent.failed, extent.slots.len() as u64);
         self.end_extent_io(cx, number);
-        cx.volume_mut(id).flusher.unflushed = true;
+        cx.volume_mut(id).flusher.note_write();
         if failed {
             cx.back_off(id);
             self.retry_extent(cx, number);

@@ -27,7 +27,7 @@ use crate::api::{Device, Notice, RequestKind};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::streams::{Item, ItemKind};
 use crate::context::volume::Volume;
 use crate::fault::{self, PlantedBug};
@@ -235,7 +235,7 @@ impl Context {
         let urgent =
             order.first().is_some() || order.phase == OrderPhase::Entering || self.writes_wait_for_order(id);
         let marked = map.destaged == 0;
-        let durable = self.flushes.cache.succeeded >= order.marks_ticket;
+        let durable = self.flushes.cache.has_covered(order.marks_ticket);
         if !fault::planted(PlantedBug::MixFlushEpochs) {
             if self.volume(id).destage.is_under_way() {
                 return;
@@ -246,8 +246,8 @@ impl Context {
                 return;
             }
             if !durable && !fault::planted(PlantedBug::EpochBeforeMarks) {
-                if urgent && !self.flushes.cache.waits(Waiter::Nobody) {
-                    self.flush(Device::Cache, Waiter::Nobody);
+                if urgent && !self.flushes.cache.waits(Waiter::None) {
+                    self.flush(Device::Cache, Waiter::None);
                 }
                 return;
             }

@@ -2,7 +2,7 @@
 
 use crate::api::Nanos;
 use crate::context::events::Event;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::pages::PageUse;
 use crate::context::streams::ItemOwner;
 use crate::engine::Engine;
@@ -59,7 +59,9 @@ impl Engine {
             Event::Flushed { waiter: Waiter::Recovery, ok, .. } => {
                 self.recover(|recovery, cx| recovery.flushed(cx, ok));
             }
-            Event::Flushed { waiter: Waiter::Nobody, .. } => unreachable!("nobody is told"),
+            Event::Flushed { waiter: Waiter::None, .. } => {
+                unreachable!("no event is emitted without a waiter")
+            }
             Event::BlockLock(owner) => {
                 if !self.lifecycle.lock_granted(&mut self.cx, owner) {
                     self.requests.mutation_locked(&mut self.cx, owner.0);

@@ -84,7 +84,8 @@ impl Context {
         // Writes from before this engine began may still be volatile: the first FLUSH covers them
         // too.
         let volume = self.volume_mut(attachment.volume);
-        (volume.direct_unflushed, volume.flusher.unflushed) = (true, true);
+        volume.direct_unflushed = true;
+        volume.flusher.note_write();
     }
 
     /// A read of this slot of the cache device has ended.

@@ -4,7 +4,7 @@ use super::RECORD_PAUSE_NS;
 use crate::api::{Device, Nanos, Notice, RequestKind};
 use crate::context::Context;
 use crate::context::failure::FailureStage;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::volume::Volume;
 use crate::fault::{self, PlantedBug};
 use alloc::vec::Vec;

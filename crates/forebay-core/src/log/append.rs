@@ -361,7 +361,7 @@ impl Context {
     pub(crate) fn batch_written(&mut self, kind: StreamKind, op: u32, ok: bool) {
         let batch = self.log.streams[kind.index()].incomplete(|batch| batch.op == op);
         batch.expect("a batch completes once").completed = Some(ok);
-        self.flushes.cache.unflushed = true;
+        self.flushes.cache.note_write();
         if fault::planted(PlantedBug::AcknowledgeOutOfOrder) && ok {
             self.apply_out_of_order(kind, op);
         }
@@ -402,12 +402,12 @@ impl Context {
         let ended = |batch: &mut Batch| batch.completed.is_some();
         let ended: Vec<Batch> = self.log.streams[kind.index()].summaries.extract_if(.., ended).collect();
         for batch in ended {
-            self.flushes.cache.unflushed = true;
+            self.flushes.cache.note_write();
             self.map.changes.touch(batch.segment);
             self.map.segments[batch.segment as usize].pins -= 1;
             if batch.completed == Some(true) && !self.fenced {
                 self.map.segments[batch.segment as usize].summary_block = batch.start;
-                self.note_undurable(batch.segment);
+                self.flushes.note_undurable(batch.segment);
                 self.map.close_segment(batch.segment, batch.start + batch.blocks);
             } else {
                 self.cover(CoverageMark::SummaryFailed);
@@ -417,13 +417,6 @@ impl Context {
                 self.map.close_segment(batch.segment, batch.start);
             }
             self.log.spare_batches.push(batch);
-        }
-    }
-
-    /// The segment has blocks that no flush of the cache has made durable.
-    fn note_undurable(&mut self, segment: u32) {
-        if !self.flushes.undurable.contains(&segment) {
-            self.flushes.undurable.push(segment);
         }
     }
 
@@ -444,12 +437,12 @@ impl Context {
         assert!(!self.fenced, "I52: nothing enters the map once the cache is fenced");
         // A flush that started after the write completed does not cover this batch, which was not
         // applied yet.
-        self.flushes.cache.unflushed = true;
+        self.flushes.cache.note_write();
         self.map.changes.touch(batch.segment);
         let segment = &mut self.map.segments[batch.segment as usize];
         segment.pins -= 1;
         segment.completed = segment.completed.max(batch.start + batch.blocks);
-        self.note_undurable(batch.segment);
+        self.flushes.note_undurable(batch.segment);
         let stream = &mut self.log.streams[kind.index()];
         stream.completed_sequence = stream.completed_sequence.max(batch.stream_sequence + 1);
         stream.tries = 0;

@@ -116,7 +116,7 @@ impl Context {
         }
         batch.kept |= u8::from(ok) << member;
         batch.missing |= u8::from(!ok) << member;
-        self.flushes.cache.unflushed = true;
+        self.flushes.cache.note_write();
         if !ok {
             self.member_failed(member);
         }

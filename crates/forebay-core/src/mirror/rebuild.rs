@@ -260,7 +260,7 @@ impl Context {
     }
 
     pub(crate) fn copy_written(&mut self, member: u8, ok: bool) {
-        self.flushes.cache.unflushed = true;
+        self.flushes.cache.note_write();
         let Some(mut copying) = self.take_copy() else { return };
         copying.at += copying.blocks;
         copying.tries = 0;

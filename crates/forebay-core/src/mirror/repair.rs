@@ -170,7 +170,7 @@ impl Context {
 
     /// The write of the good copy over the bad one has ended.
     pub(crate) fn repair_written(&mut self, member: u8, ok: bool) {
-        self.flushes.cache.unflushed = true;
+        self.flushes.cache.note_write();
         let Some(mirror) = &mut self.mirror else { return };
         mirror.repairs.mended += u64::from(ok);
         if let Some(repair) = mirror.repairs.current.take() {

@@ -35,7 +35,7 @@ use crate::api::open_error::OpenError;
 use crate::api::{Device, DeviceFailure};
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::recovery_reads::{RecoveryRead, What};
 use crate::context::sectors::BLOCK;
 use crate::context::{Context, Status};

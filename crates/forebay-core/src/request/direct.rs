@@ -30,7 +30,7 @@ use crate::api::{Device, IoAction, Nanos, OpId, RequestKind, Span};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::locks::LockOwner;
 use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse, ZERO_PAGE};
@@ -80,7 +80,7 @@ impl Context {
     pub(crate) fn settle_intents(&mut self) -> Vec<Intent> {
         let mut left: Vec<Intent> = Vec::new();
         for volume in self.volumes.iter_mut().flatten() {
-            let succeeded = volume.flusher.succeeded;
+            let succeeded = volume.flusher.succeeded();
             volume.intents.forget_ended(succeeded);
             let first_of_volume = left.len();
             for range in volume.intents.ranges() {
@@ -112,7 +112,7 @@ impl Context {
     pub(crate) fn has_ended_intents(&self) -> bool {
         self.volumes.iter().flatten().any(|volume| {
             let intents = &volume.intents;
-            debug_assert_eq!(intents.ended, intents.count_ended(volume.flusher.succeeded));
+            debug_assert_eq!(intents.ended, intents.count_ended(volume.flusher.succeeded()));
             intents.ended > 0
         })
     }
@@ -127,7 +127,7 @@ impl Context {
             if due {
                 volume.intents.last_write = self.now;
                 let id = volume.id;
-                self.flush(Device::Backing(id), Waiter::Nobody);
+                self.flush(Device::Backing(id), Waiter::None);
             }
         }
     }
@@ -173,7 +173,7 @@ impl Requests {
         });
         let regions = self.directs.get(direct).regions();
         let state = cx.volume_mut(volume);
-        let durable = state.intents.enter(regions.clone(), state.flusher.succeeded);
+        let durable = state.intents.enter(regions.clone(), state.flusher.succeeded());
         if durable || cx.failure.runs_without_cache() || fault::planted(PlantedBug::SkipIntent) {
             cx.await_turn(direct, volume);
             return;
@@ -246,7 +246,7 @@ impl Requests {
         });
         unclean.sort_unstable();
         destager.undo(cx, volume, &unclean);
-        if cx.flushes.cache.succeeded >= cx.log.marks_ticket {
+        if cx.flushes.cache.has_covered(cx.log.marks_ticket) {
             self.direct_settled(cx, destager, direct);
             return;
         }
@@ -429,7 +429,7 @@ impl Requests {
         let state = cx.volume_mut(volume);
         // Even a failed write may have changed something.
         state.direct_unflushed = true;
-        state.flusher.unflushed = true;
+        state.flusher.note_write();
         state.intents.last_write = now;
         self.direct_part_done(cx, direct, ok);
     }
