@@ -59,7 +59,7 @@ use crate::context::operations::{DoneOp, Op, OpKind};
 use crate::context::pages::Pages;
 use crate::context::recovery_reads::RecoveryRead;
 use crate::context::requests::Req;
-use crate::context::sectors::{BLOCK, sector_mask};
+use crate::context::sectors::BLOCK;
 use crate::context::streams::Log;
 use crate::context::volume::Volume;
 use crate::fault::{self, PlantedBug};
@@ -387,16 +387,6 @@ impl Context {
         let RecoveryRead { offset, len, .. } = read;
         let op = self.new_op(OpKind::Recovery(read));
         self.actions.push_io(IoAction::ReadMeta { op: OpId(op), offset, len: len as u32 });
-    }
-
-    /// Returns the bytes of a block that lie inside the volume: less than a block at an odd end.
-    pub(crate) fn block_len(&self, volume: VolumeId, block: u64) -> u64 {
-        (self.volume(volume).size_bytes - block * BLOCK).min(BLOCK)
-    }
-
-    /// Returns the sectors of a block that lie inside the volume.
-    pub(crate) fn block_mask(&self, volume: VolumeId, block: u64) -> u8 {
-        sector_mask(0, self.block_len(volume, block))
     }
 
     /// Returns the blocks of data that `segments` segments hold.

@@ -27,7 +27,8 @@ impl Context {
         let mut done = self.reqs.remove(req);
         assert!(done.pending == 0, "I1: a request is answered when all its parts have ended");
         if done.kind == RequestKind::Flush {
-            done.failed = self.flush_fails(done.volume, done.losses_reported, done.failed);
+            let volume = self.volume_mut(done.volume);
+            done.failed = volume.flush_fails(done.losses_reported, done.failed);
         }
         let result = match (done.failed, done.refused) {
             (false, _) => Ok(()),

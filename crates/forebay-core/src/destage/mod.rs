@@ -35,6 +35,7 @@ use crate::context::flush_ledger::Waiter;
 use crate::context::operations::OpKind;
 use crate::context::pages::PageUse;
 use crate::context::sectors::{BLOCK, push_span, sector_runs};
+use crate::context::volume::Volume;
 use crate::destage::extent::{Extent, Most, Part};
 use crate::destage::rate_controller::DestagePlan;
 use crate::destage::state::FLUSH_DELAY_NS;
@@ -86,17 +87,18 @@ fn limit_is_of_operator(limit: Limit) -> bool {
     matches!(limit, Limit::MaxIops | Limit::MaxBandwidth)
 }
 
+impl Volume {
+    /// Returns true if a flush is in flight, and enough for the next one has been written since. On
+    /// stores that let new writes overtake a flush, it would otherwise never complete.
+    fn flush_is_behind(&self) -> bool {
+        self.flusher.is_running() && self.destage.written_blocks >= FLUSH_WORTH_BLOCKS
+    }
+}
+
 impl Context {
     fn count_destage_write(&mut self, id: VolumeId) {
         self.stats.destage_writes += 1;
         self.volume_mut(id).destage.rate.count_write();
-    }
-
-    /// Returns true if a flush is in flight, and enough for the next one has been written since. On
-    /// stores that let new writes overtake a flush, it would otherwise never complete.
-    fn flush_is_behind(&self, id: VolumeId) -> bool {
-        let volume = self.volume(id);
-        volume.flusher.is_running() && volume.destage.written_blocks >= FLUSH_WORTH_BLOCKS
     }
 
     /// Returns true if the cache device holds the content of this slot durably (I11), or is given
@@ -214,7 +216,7 @@ impl Destager {
                 let yields = plan.why == Limit::ForegroundLatency;
                 return (if yields { plan.why } else { Limit::BackingStore }, None);
             }
-            if cx.flush_is_behind(id) {
+            if cx.volume(id).flush_is_behind() {
                 return (Limit::BackingStore, None);
             }
             let (now, volume) = (cx.now, cx.volume_mut(id));
@@ -427,7 +429,7 @@ impl Destager {
         let extent = self.extents.get(number);
         let mask = if extent.parts.len() == 1 { cx.map.mask(extent.slots[0]) } else { MASK_FULL };
         if mask != MASK_FULL {
-            let mask = cx.block_mask(id, first) & mask;
+            let mask = cx.volume(id).block_mask(first) & mask;
             let page = extent.pages[0];
             let runs: Vec<(u32, u32)> = sector_runs(mask).collect();
             self.extents.get_mut(number).pending = runs.len() as u32;
@@ -441,7 +443,7 @@ impl Destager {
         }
         if extent.is_discard {
             let last = first + extent.parts.len() as u64 - 1;
-            let len = (last - first) * BLOCK + cx.block_len(id, last);
+            let len = (last - first) * BLOCK + cx.volume(id).block_len(last);
             self.extents.get_mut(number).pending = 1;
             cx.count_destage_write(id);
             let op = OpId(cx.new_op(OpKind::DestageWrite { extent: number }));
@@ -456,7 +458,7 @@ impl Destager {
         }
         let mut spans: Vec<Span> = Vec::with_capacity(extent.pages.len());
         for (at, page) in extent.pages.iter().enumerate() {
-            let len = cx.block_len(id, first + at as u64) as u32;
+            let len = cx.volume(id).block_len(first + at as u64) as u32;
             push_span(&mut spans, page.part(0, len));
         }
         self.extents.get_mut(number).pending = 1;

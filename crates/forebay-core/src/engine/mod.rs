@@ -100,7 +100,7 @@ impl Engine {
         if let Some(error) = refusal {
             if error == RequestError::Io && request.kind == RequestKind::Flush {
                 // It reports losses like any other FLUSH that fails.
-                self.cx.flush_fails(request.volume, 0, true);
+                self.cx.volume_mut(request.volume).flush_fails(0, true);
             }
             self.cx.actions.push_owner(OwnerAction::Reply {
                 request: request.id,

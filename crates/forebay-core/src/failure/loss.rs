@@ -81,20 +81,6 @@ impl Context {
         }
     }
 
-    /// True if a FLUSH fails, which also marks the losses as reported. Every FLUSH in flight when
-    /// something was lost fails, or else the next one, and later ones do not: as with `fsync`.
-    /// `told`: losses reported before the FLUSH was taken.
-    pub(crate) fn flush_fails(&mut self, id: VolumeId, told: u64, failed: bool) -> bool {
-        let silent = fault::planted(PlantedBug::FlushOverLoss);
-        let volume = self.volume_mut(id);
-        let fails = failed || volume.losses_found > told && !silent;
-        if fails {
-            volume.losses_reported = volume.losses_found;
-            volume.untold_drop = false;
-        }
-        fails
-    }
-
     pub(crate) fn note_loss(&mut self, volume: VolumeId, loss: &Loss) {
         let end = loss.offset + loss.bytes;
         let written_at = (self.now as i64).saturating_sub_unsigned(loss.age);

@@ -17,6 +17,7 @@ use crate::checkpoint::Checkpoints;
 use crate::context::Context;
 use crate::context::events::Event;
 use crate::context::locks::whole_volume;
+use crate::context::volume::Volume;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::job::{Progress, Sweep, Waits};
 use crate::map::CacheMap;
@@ -67,12 +68,11 @@ impl CacheMap {
     }
 }
 
-impl Context {
+impl Volume {
     /// True if a write or a flush of the backing store is in flight, or destaged data waits for a
     /// flush.
-    fn is_destaging(&self, id: VolumeId) -> bool {
-        let volume = self.volume(id);
-        volume.flusher.is_running() || volume.destage.is_under_way()
+    fn is_destaging(&self) -> bool {
+        self.flusher.is_running() || self.destage.is_under_way()
     }
 }
 
@@ -170,7 +170,7 @@ impl Detaching {
                 self.stage = DetachStage::Locking;
             }
             DetachStage::Locking => {
-                if !waits.lock(cx, id, whole_volume(id)) || attached && cx.is_destaging(id) {
+                if !waits.lock(cx, id, whole_volume(id)) || attached && cx.volume(id).is_destaging() {
                     return Progress::Waits;
                 }
                 if !attached || self.how == DetachHow::Discard {

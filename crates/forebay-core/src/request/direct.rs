@@ -67,7 +67,7 @@ impl Context {
     /// True if a part of a block must be merged: the backing store cannot write it alone, or the
     /// rest of the block is dirty in the cache (and would be dropped with it).
     fn needs_merge(&self, volume: VolumeId, block: u64, part: (u64, u64)) -> bool {
-        let end = self.block_len(volume, block);
+        let end = self.volume(volume).block_len(block);
         let unit = u64::from(self.volume(volume).sector_bytes);
         let whole = part.0 == 0 && part.1 == end;
         let aligned = part.0.is_multiple_of(unit) && (part.1.is_multiple_of(unit) || part.1 == end);
@@ -404,7 +404,7 @@ impl Requests {
         let mut spans = Vec::new();
         let mut offset = d.from;
         for block in d.from / BLOCK..=(d.to - 1) / BLOCK {
-            let len = cx.block_len(d.volume, block);
+            let len = cx.volume(d.volume).block_len(block);
             if let Some((_, page)) = d.merged.iter().find(|(merged, _)| *merged == block) {
                 offset = offset.min(block * BLOCK);
                 spans.push(page.part(0, len as u32));

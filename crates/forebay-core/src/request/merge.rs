@@ -77,7 +77,7 @@ impl Requests {
         let m = self.merges.get(merge);
         let (volume, block, purpose) = (m.volume, m.block, m.purpose);
         let (from, to) = (u64::from(m.part.0), u64::from(m.part.1));
-        let all = cx.block_mask(volume, block);
+        let all = cx.volume(volume).block_mask(block);
         let key = Key::new(volume, block);
         let failed = cx.failure.runs_without_cache();
         let counts = |slot: &u32| !failed || cx.map.state(*slot) == BlockState::Dirty;
@@ -141,7 +141,7 @@ impl Requests {
         let m = self.merges.get_mut(merge);
         m.backing_tries += 1;
         let (volume, block, purpose, req) = (m.volume, m.block, m.purpose, m.req);
-        let mut len = cx.block_len(volume, block) as u32;
+        let mut len = cx.volume(volume).block_len(block) as u32;
         if purpose == MergeFor::Read {
             len = len.min((cx.read_end(req) - block * BLOCK) as u32);
         }

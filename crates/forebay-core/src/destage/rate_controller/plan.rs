@@ -10,16 +10,31 @@ use crate::api::settings::Priority;
 use crate::context::Context;
 use crate::context::levels::{Level, Levels};
 use crate::context::sectors::BLOCK;
+use crate::context::volume::Volume;
 use crate::destage::rate_controller::{DestagePlan, EXTENT_BLOCKS_MAX};
 use crate::fault::{self, PlantedBug};
 use forebay_format::VolumeId;
 
-impl Context {
-    /// Dirty blocks of a volume below which its level requires no destage.
-    fn low_level(&self, id: VolumeId, levels: &Levels) -> u64 {
-        levels.capacity * u64::from(self.volume(id).settings.dirty_low_pct) / 100
+impl Volume {
+    /// Dirty blocks below which the level requires no destage.
+    fn low_level(&self, levels: &Levels) -> u64 {
+        levels.capacity * u64::from(self.settings.dirty_low_pct) / 100
     }
 
+    /// Rate that keeps the dirty level, in thousandths of blocks per second.
+    fn level_rate(&self, level: Level, low: u64) -> u64 {
+        let above = level.dirty.saturating_sub(low);
+        if above == 0 {
+            return 0;
+        }
+        let incoming = u128::from(self.destage.rate.incoming.milli_per_s());
+        let keeping = incoming * 2 * u128::from(above) / u128::from(level.soft.saturating_sub(low).max(1));
+        let keeping = u64::try_from(keeping).unwrap_or(u64::MAX);
+        keeping.saturating_add(milli_rate(above, LEVEL_NS)).max(1000)
+    }
+}
+
+impl Context {
     /// Rate that keeps `flush_period`, in thousandths of blocks per second: `u64::MAX` if it has
     /// nearly expired, `None` without one.
     fn age_rate(&self, id: VolumeId) -> Option<u64> {
@@ -39,19 +54,6 @@ impl Context {
         Some(milli_rate(map.waiting.len(), left))
     }
 
-    /// Rate that keeps the dirty level, in thousandths of blocks per second.
-    fn level_rate(&self, id: VolumeId, level: Level, low: u64) -> u64 {
-        let volume = self.volume(id);
-        let above = level.dirty.saturating_sub(low);
-        if above == 0 {
-            return 0;
-        }
-        let incoming = u128::from(volume.destage.rate.incoming.milli_per_s());
-        let keeping = incoming * 2 * u128::from(above) / u128::from(level.soft.saturating_sub(low).max(1));
-        let keeping = u64::try_from(keeping).unwrap_or(u64::MAX);
-        keeping.saturating_add(milli_rate(above, LEVEL_NS)).max(1000)
-    }
-
     /// Plans at a rate that age, level and foreground determine.
     fn paced_plan(&self, id: VolumeId, level: Level, low: u64, share: u64) -> DestagePlan {
         let volume = self.volume(id);
@@ -64,7 +66,7 @@ impl Context {
         } else if idle {
             (u64::MAX, (most / 2).max(1), Limit::BackingStore)
         } else {
-            (self.level_rate(id, level, low), most, Limit::DirtyLevel)
+            (volume.level_rate(level, low), most, Limit::DirtyLevel)
         };
         let mut extent_blocks = EXTENT_BLOCKS_MAX;
         let recently = self.now < control.foreground.last_at + ACTIVE_NS && control.foreground.mean > 0;
@@ -132,7 +134,7 @@ impl Context {
         let dirty = self.map.volumes[usize::from(id.0)].dirty;
         let starved = fault::planted(PlantedBug::StarveLimiter);
         let levels = self.levels(id);
-        let low = self.low_level(id, &levels);
+        let low = self.volume(id).low_level(&levels);
         let share = least_share(&levels, low);
         let volume = self.volume_mut(id);
         let control = &mut volume.destage.rate;
