@@ -383,7 +383,7 @@ impl Scrubber {
         }
         match outcome {
             Outcome::Sound => {}
-            Outcome::Mended => self.note(|scrub| {
+            Outcome::Repaired => self.note(|scrub| {
                 scrub.report.damaged_blocks += 1;
                 scrub.report.repaired_blocks += 1;
             }),
@@ -457,6 +457,6 @@ impl Scrubber {
         };
         self.note(|scrub| scrub.report.repaired_blocks += 1);
         cx.cover(CoverageMark::ScrubRepaired);
-        cx.tell(Event::Fetched { key, crc: *crc, page, token });
+        cx.emit(Event::Fetched { key, crc: *crc, page, token });
     }
 }

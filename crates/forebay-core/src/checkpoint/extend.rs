@@ -100,8 +100,8 @@ impl Checkpoints {
     /// Only now: a damaged slot's other copy may have been needed until the checkpoint that ended
     /// recovery was in effect.
     pub(super) fn mend_extensions(&mut self, cx: &mut Context) {
-        if self.unmended > 0 {
-            self.unmended -= 1;
+        if self.unrepaired > 0 {
+            self.unrepaired -= 1;
             self.begin_extension(cx, Vec::new());
         }
     }

@@ -3,14 +3,14 @@
 //! ```text
 //! Idle -> Holding -> Flushing -> Writing -> Settling -> SuperA -> FlushA -> SuperB -> FlushB -> Idle
 //!                        |          ^
-//!                        +- Mending +   (only when a cache is opened)
+//!                        +- Repairing +   (only when a cache is opened)
 //! ```
 //!
 //! - *Holding*: the log starts no new batch until those in flight have completed. Then the map
 //!   equals the log up to here exactly, and the snapshot is taken: a fraction of a millisecond
 //!   without appends.
 //! - *Flushing*: a flush of the cache device makes everything that the snapshot refers to durable.
-//! - *Mending*: after a crash between the writes of the superblock copies, or damage to one, the
+//! - *Repairing*: after a crash between the writes of the superblock copies, or damage to one, the
 //!   stale copy still names an older checkpoint, whose slots are about to be overwritten. The
 //!   engine updates stale copies first, one after the other: any surviving copy must name an
 //!   existing checkpoint (I13).
@@ -67,8 +67,8 @@ enum CheckpointStep {
     ExtendSettling,
     Holding,
     Flushing,
-    Mending,
-    MendingFlush,
+    Repairing,
+    RepairingFlush,
     Writing,
     Settling,
     SuperA,
@@ -127,7 +127,7 @@ pub(crate) struct Checkpoints {
     /// Extensions since the checkpoint in effect.
     extensions: u64,
     /// Slots of extensions still to rewrite because recovery found damage there.
-    unmended: u32,
+    unrepaired: u32,
     /// Generation of the whole checkpoint or base with which the checkpoint in effect begins:
     /// determines the slots in use.
     image: u64,
@@ -200,7 +200,7 @@ impl CacheMap {
             state,
             stream: segment.stream as u8,
             first_stream_sequence: segment.first_stream_sequence,
-            first_sequence: segment.born,
+            first_sequence: segment.first_sequence,
             used_blocks: segment.completed,
             summary_block: segment.summary_block,
             slots: SlotStates::default(),
@@ -261,7 +261,7 @@ impl Checkpoints {
     /// Begins the checkpoint that ends recovery. Afterwards the engine rewrites both slots of
     /// extensions if one of their copies was damaged.
     pub(crate) fn begin_opening(&mut self, cx: &mut Context, extensions_are_damaged: bool) {
-        self.unmended = if extensions_are_damaged { 2 } else { 0 };
+        self.unrepaired = if extensions_are_damaged { 2 } else { 0 };
         self.purpose = Purpose::Opening;
         self.image = cx.superblock.image_generation();
         cx.checkpoint_wanted = true;
@@ -414,10 +414,10 @@ impl Checkpoints {
         match self.step {
             CheckpointStep::ExtendFlushing => self.write_extension(cx),
             CheckpointStep::ExtendSettling => self.window_extended(cx),
-            CheckpointStep::Flushing => self.mend_superblock(cx),
-            CheckpointStep::MendingFlush => {
+            CheckpointStep::Flushing => self.repair_superblock(cx),
+            CheckpointStep::RepairingFlush => {
                 cx.stale_superblocks.remove(0);
-                self.mend_superblock(cx);
+                self.repair_superblock(cx);
             }
             CheckpointStep::Settling => self.write_superblock(cx, 0),
             CheckpointStep::FlushA if fault::planted(PlantedBug::DropSecondSuperblock) => {
@@ -433,7 +433,7 @@ impl Checkpoints {
         }
     }
 
-    fn mend_superblock(&mut self, cx: &mut Context) {
+    fn repair_superblock(&mut self, cx: &mut Context) {
         if cx.mirror.is_some() {
             let mut stale = core::mem::take(&mut cx.stale_superblocks);
             stale.retain(|(offset, _)| cx.meta_members().contains(&usize::from(cx.member_at(*offset))));
@@ -443,7 +443,7 @@ impl Checkpoints {
             self.write_copies(cx);
             return;
         };
-        self.step = CheckpointStep::Mending;
+        self.step = CheckpointStep::Repairing;
         self.pending = 1;
         self.failed = false;
         cx.write_meta(offset, Arc::new(bytes), OpKind::Checkpoint);
@@ -516,7 +516,7 @@ impl Checkpoints {
             match state.step {
                 _ if tries >= WRITE_TRIES => self.abandon(cx),
                 CheckpointStep::Extending => self.write_extension(cx),
-                CheckpointStep::Mending => self.mend_superblock(cx),
+                CheckpointStep::Repairing => self.repair_superblock(cx),
                 CheckpointStep::Writing => self.write_copies(cx),
                 CheckpointStep::SuperA => self.write_superblock(cx, 0),
                 _ => self.write_superblock(cx, 1),
@@ -526,7 +526,7 @@ impl Checkpoints {
         state.tries = 0;
         state.step = match state.step {
             CheckpointStep::Extending => CheckpointStep::ExtendSettling,
-            CheckpointStep::Mending => CheckpointStep::MendingFlush,
+            CheckpointStep::Repairing => CheckpointStep::RepairingFlush,
             CheckpointStep::Writing => CheckpointStep::Settling,
             CheckpointStep::SuperA => CheckpointStep::FlushA,
             _ => CheckpointStep::FlushB,
@@ -543,7 +543,7 @@ impl Checkpoints {
             cx.item_done(item, None);
         }
         match self.purpose {
-            Purpose::Opening => cx.tell(Event::OpeningFailed(Box::new(OpenError::CacheWrite))),
+            Purpose::Opening => cx.emit(Event::OpeningFailed(Box::new(OpenError::CacheWrite))),
             Purpose::Closing => cx.actions.push_owner(OwnerAction::Closed),
             Purpose::Running => {}
         }
@@ -587,10 +587,10 @@ impl Checkpoints {
         match core::mem::take(&mut self.purpose) {
             Purpose::Running => {}
             Purpose::Opening => {
-                cx.tell(Event::Opened);
+                cx.emit(Event::Opened);
                 self.mend_extensions(cx);
             }
-            Purpose::Closing => cx.tell(Event::Closing),
+            Purpose::Closing => cx.emit(Event::Closing),
         }
     }
 }

@@ -3,7 +3,6 @@
 //!
 //! A part of the engine owns its own state and borrows the context. The context calls no part.
 
-pub(crate) mod account;
 pub(crate) mod actions;
 pub(crate) mod blank;
 pub(crate) mod counters;
@@ -11,14 +10,15 @@ pub(crate) mod counting;
 pub(crate) mod coverage;
 pub(crate) mod curve;
 pub(crate) mod devices_written;
+pub(crate) mod dirty_limits;
 pub(crate) mod endurance;
+pub(crate) mod endurance_account;
 pub(crate) mod events;
 pub(crate) mod failure;
 pub(crate) mod fills;
 pub(crate) mod flush_ledger;
 pub(crate) mod free;
 pub(crate) mod intents;
-pub(crate) mod levels;
 pub(crate) mod locks;
 pub(crate) mod mirror;
 pub(crate) mod operations;
@@ -42,12 +42,12 @@ use crate::api::{
     Device, IoAction, Nanos, Notice, OpId, OwnerAction, REQUEST_BYTES_MAX, Request, RequestKind, Span,
 };
 use crate::base::slab::Slab;
-use crate::context::account::Endurance;
 use crate::context::actions::ActionQueue;
 use crate::context::counters::Counters;
 use crate::context::coverage::{CoverageMark, CoverageMarks};
 use crate::context::curve::Curve;
 use crate::context::devices_written::DevicesWritten;
+use crate::context::endurance_account::Endurance;
 use crate::context::events::Event;
 use crate::context::failure::{CacheFailure, ReadRetry};
 use crate::context::fills::Fills;
@@ -63,9 +63,9 @@ use crate::context::sectors::BLOCK;
 use crate::context::streams::Log;
 use crate::context::volume::Volume;
 use crate::fault::{self, PlantedBug};
-use crate::map::ages::Born;
+use crate::map::ages::WriteTime;
+use crate::map::destage_queue::OrderWaiter;
 use crate::map::segment::Key;
-use crate::map::waiting::OrderWaiter;
 use crate::map::{CacheMap, UNSETTLED_LOOKUPS_MAX};
 use crate::policy::ghosts::Ghosts;
 use alloc::boxed::Box;
@@ -261,7 +261,7 @@ impl Context {
     pub(crate) fn advance(&mut self, now: Nanos) {
         debug_assert!(now >= self.now, "time never goes back");
         self.now = self.now.max(now);
-        self.map.clock = Born::at(self.now);
+        self.map.clock = WriteTime::at(self.now);
         self.unsettled = true;
     }
 
@@ -449,7 +449,7 @@ impl Context {
     }
 
     #[inline]
-    pub(crate) fn tell(&mut self, event: Event) {
+    pub(crate) fn emit(&mut self, event: Event) {
         self.events.push_back(event);
     }
 

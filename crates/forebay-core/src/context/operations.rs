@@ -86,7 +86,7 @@ pub(crate) enum OpKind {
     CopyRead,
     CopyWrite,
     /// A write of data that recovery found on one member only, to the other.
-    Mend,
+    MemberRepair,
     /// A rewrite of unflushed batches at a start: bytes of a segment, at their location in the
     /// cache.
     RewriteUnflushed {
@@ -126,7 +126,7 @@ impl OpKind {
             | Self::Recovery(_)
             | Self::CopyRead
             | Self::CopyWrite
-            | Self::Mend
+            | Self::MemberRepair
             | Self::RewriteUnflushed { .. }
             | Self::RepairRead
             | Self::RepairWrite => true,

@@ -4,7 +4,7 @@ use crate::api::Nanos;
 use crate::api::config::Attachment;
 use crate::api::lifecycle_error::LifecycleError;
 use crate::context::Context;
-use crate::context::levels::{Levels, level};
+use crate::context::dirty_limits::{Levels, level};
 use crate::context::volume::Volume;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::VolumeEntry;

@@ -592,7 +592,7 @@ impl Destager {
         control.succeeded();
         control.note_destaged(blocks);
         let saturated = !core::mem::take(&mut control.paced);
-        cx.tell(Event::Destaged { volume: id, blocks, saturated });
+        cx.emit(Event::Destaged { volume: id, blocks, saturated });
     }
 
     /// Handles a failed flush: extents written while it was in flight may have reached the backing

@@ -89,7 +89,7 @@ impl Context {
     /// whole pass.
     pub(crate) fn rewind_walk(&mut self, id: VolumeId, slot: u32) {
         let (number, index) = self.map.place(slot);
-        let segment = (self.map.segments[number as usize].born, number);
+        let segment = (self.map.segments[number as usize].first_sequence, number);
         let walk = &mut self.volume_mut(id).destage.walk;
         if (segment, index) < (walk.segment, walk.slot) {
             (walk.segment, walk.slot) = (segment, index);

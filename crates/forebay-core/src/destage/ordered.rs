@@ -32,8 +32,8 @@ use crate::context::streams::{Item, ItemKind};
 use crate::context::volume::Volume;
 use crate::fault::{self, PlantedBug};
 use crate::map::CacheMap;
+use crate::map::destage_queue::{Order, OrderPhase, OrderWaiter};
 use crate::map::segment::Key;
-use crate::map::waiting::{Order, OrderPhase, OrderWaiter};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use forebay_format::checkpoint::VolumeEntry;
@@ -261,7 +261,7 @@ impl Context {
     pub(crate) fn await_turn(&mut self, direct: u32, volume: VolumeId) {
         let overtakes = fault::planted(PlantedBug::OvertakeEpochs);
         let Some(order) = self.map.order_mut(volume).filter(|_| !overtakes) else {
-            self.tell(Event::OrderReached(direct));
+            self.emit(Event::OrderReached(direct));
             return;
         };
         let epoch = order.current;
@@ -269,7 +269,7 @@ impl Context {
             // Draining the earlier dirty blocks may take hours. The guarantee begins only when it
             // holds for this write too.
             order.until = order.until.max(epoch);
-            self.tell(Event::OrderReached(direct));
+            self.emit(Event::OrderReached(direct));
             return;
         }
         self.order_waiters.push(OrderWaiter { direct, volume, epoch });
@@ -296,7 +296,7 @@ impl Context {
                 .is_none_or(|order| order.phase != OrderPhase::Leaving && order.active >= epoch);
             if passes || self.fenced {
                 self.order_waiters.remove(at);
-                self.tell(Event::OrderReached(direct));
+                self.emit(Event::OrderReached(direct));
             } else {
                 at += 1;
             }

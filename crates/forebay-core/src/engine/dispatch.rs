@@ -27,11 +27,11 @@ impl Engine {
     fn hand_on_all(&mut self) {
         while let Some(event) = self.cx.events.pop_front() {
             self.cx.settle_again();
-            self.hand_on(event);
+            self.deliver(event);
         }
     }
 
-    fn hand_on(&mut self, event: Event) {
+    fn deliver(&mut self, event: Event) {
         match event {
             Event::Appended(owner, key, slot) => self.appended(owner, key, slot),
             Event::StoreFlushed { volume, ok } => {

@@ -186,7 +186,7 @@ impl Engine {
             OpKind::CheckpointBase => self.checkpoint.base_written(&mut self.cx, op.member, ok),
             OpKind::CopyRead => self.cx.copy_read(ok, crcs),
             OpKind::CopyWrite => self.cx.copy_written(op.member, ok),
-            OpKind::Mend => self.recover(|recovery, cx| recovery.mended(cx, op.member, ok)),
+            OpKind::MemberRepair => self.recover(|recovery, cx| recovery.repaired(cx, op.member, ok)),
             OpKind::RewriteUnflushed { segment, offset, len } => self.recover(|recovery, cx| {
                 recovery.rewrite_written(cx, segment, (offset, len), (op.member, ok));
             }),

@@ -217,7 +217,7 @@ impl Engine {
     #[must_use]
     pub fn dirty_ages(&self, volume: VolumeId) -> [u64; 7] {
         let map = self.cx.map.volumes.get(usize::from(volume.0));
-        map.map_or([0; 7], |map| map.births.classes(self.cx.now))
+        map.map_or([0; 7], |map| map.ages.classes(self.cx.now))
     }
 
     /// Returns true if the block is pinned.

@@ -119,7 +119,7 @@ impl Context {
     pub(crate) fn lose(&mut self, slot: u32) {
         let key = self.map.key(slot);
         let mask = self.valid_mask(key, self.map.mask(slot));
-        let written_at = (self.now as i64).saturating_sub_unsigned(self.map.born(slot).age(self.now));
+        let written_at = (self.now as i64).saturating_sub_unsigned(self.map.write_time(slot).age(self.now));
         let known = self.map.is_lost(slot);
         self.map.remove(key);
         if mask == 0 {
@@ -203,7 +203,7 @@ impl Context {
                 if segment.state(index) == BlockState::Dirty && !segment.is_shadow(index) {
                     let slot = self.map.slot(number, index);
                     let mask = self.valid_mask(segment.key(index), self.map.mask(slot));
-                    parts.push((segment.key(index), mask, self.map.born(slot).age(self.now)));
+                    parts.push((segment.key(index), mask, self.map.write_time(slot).age(self.now)));
                 }
             }
         }
@@ -223,7 +223,7 @@ impl Context {
         let mut parts = self.gone_parts();
         let damaged = self.map.lost.iter().filter_map(|key| self.map.lookup(*key).map(|slot| (*key, slot)));
         parts.extend(damaged.map(|(key, slot)| {
-            (key, self.valid_mask(key, self.map.mask(slot)), self.map.born(slot).age(self.now))
+            (key, self.valid_mask(key, self.map.mask(slot)), self.map.write_time(slot).age(self.now))
         }));
         losses_of(parts)
     }

@@ -160,7 +160,7 @@ impl Context {
             }
         }
         self.log.marks.clear();
-        self.tell(Event::WithoutCache);
+        self.emit(Event::WithoutCache);
         self.move_lost();
         self.find_urgent();
         self.release_held();
@@ -251,8 +251,8 @@ impl Context {
         let refused = self.failure.stage == FailureStage::Refused;
         for held in core::mem::take(&mut self.failure.held) {
             match held {
-                Held::Redo(req) if refused => self.tell(Event::Refused(req)),
-                Held::Redo(req) => self.tell(Event::Redo(req)),
+                Held::Redo(req) if refused => self.emit(Event::Refused(req)),
+                Held::Redo(req) => self.emit(Event::Redo(req)),
                 Held::Durable(req) => {
                     self.reqs.get_mut(req).pending -= 1;
                     self.flush_fenced(req);

@@ -22,7 +22,7 @@ impl CacheMap {
     fn is_behind(&self, upto: Option<&Place>, segment: u32, index: u32) -> bool {
         let Some(place) = upto else { return true };
         let slots = &self.segments[segment as usize];
-        if slots.born >= place.next_sequence {
+        if slots.first_sequence >= place.next_sequence {
             return true;
         }
         let key = slots.key(index);

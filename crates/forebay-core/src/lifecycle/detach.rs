@@ -248,7 +248,7 @@ impl Detaching {
         cx.map.forget_order(id);
         cx.ghosts.volume_gone(id);
         cx.curve.volume_gone(id);
-        cx.tell(Event::VolumeLeft { volume: id, goes: true });
+        cx.emit(Event::VolumeLeft { volume: id, goes: true });
         if fault::planted(PlantedBug::ReuseVolumeEarly) {
             cx.notice(Notice::Detached { volume: id });
             return Progress::Done;
@@ -270,6 +270,6 @@ fn keep_in_table(cx: &mut Context, waits: &mut Waits, id: VolumeId, backing: Bac
     let entry = cx.volume_table.iter_mut().find(|entry| entry.id == id);
     let entry = entry.expect("an attached volume is in the table");
     (entry.mode, entry.size_bytes, entry.backing) = (volume.settings.mode, volume.table_bytes, backing);
-    cx.tell(Event::VolumeLeft { volume: id, goes: false });
+    cx.emit(Event::VolumeLeft { volume: id, goes: false });
     waits.unlock(cx, id);
 }

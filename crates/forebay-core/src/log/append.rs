@@ -528,7 +528,7 @@ impl Context {
         if slot.is_some() && matches!(item.kind, ItemKind::Drop { .. }) {
             self.map.apply_drop(item.kind);
         }
-        self.tell(Event::Appended(item.done, item.key, slot));
+        self.emit(Event::Appended(item.done, item.key, slot));
     }
 
     /// Queues a clean mark for a slot that is now durable on the backing store.

@@ -101,18 +101,18 @@ impl Context {
                     volume.note_dropped_writes();
                 }
                 volume.intents.flushed(volume.flusher.succeeded());
-                self.tell(Event::StoreFlushed { volume: id, ok });
+                self.emit(Event::StoreFlushed { volume: id, ok });
             }
         }
         if more {
-            self.tell(Event::FlushDue(device));
+            self.emit(Event::FlushDue(device));
         }
         for waiter in served.drain(..) {
             match waiter {
                 Waiter::None => {}
                 // Only the reply depends on it, unless the cache has failed.
                 Waiter::Request(req) if !self.fenced => self.request_part_done(req, device, ok),
-                waiter => self.tell(Event::Flushed { waiter, device, ok }),
+                waiter => self.emit(Event::Flushed { waiter, device, ok }),
             }
         }
         self.flushes.give_back(served);

@@ -66,7 +66,7 @@ pub struct MirrorState {
     /// Tags of the members.
     pub tags: [u64; 2],
     /// Blocks with a bad copy on one member that was rewritten, since the start.
-    pub mended_blocks: u64,
+    pub repaired_blocks: u64,
 }
 
 impl Context {
@@ -154,7 +154,7 @@ impl Context {
         self.mark_superblock();
         self.notice(Notice::MemberOut { member });
         if !fault::planted(PlantedBug::KeepLostFill) {
-            self.tell(Event::MemberOut);
+            self.emit(Event::MemberOut);
         }
         self.settle_all_batches();
         self.end_waiting_flush();
@@ -276,7 +276,7 @@ impl Context {
             self.put_out(member);
         } else if opening {
             self.cover(CoverageMark::NoteRefused);
-            self.tell(Event::OpeningFailed(Box::new(OpenError::NoNote)));
+            self.emit(Event::OpeningFailed(Box::new(OpenError::NoNote)));
         } else if mirror.asked >= ASK_TRIES || stopping {
             // Nothing can be guaranteed, with one member or two.
             self.cover(CoverageMark::NoteRefused);
@@ -307,7 +307,7 @@ impl Context {
             noted: matches!(mirror.standing, Standing::Out(_)),
             rebuild: mirror.rebuild.as_ref().map(Rebuild::progress),
             tags: mark.tags,
-            mended_blocks: mirror.repairs.mended_blocks(),
+            repaired_blocks: mirror.repairs.repaired_blocks(),
         })
     }
 }

@@ -89,7 +89,7 @@ fn candidate(map: &CacheMap, number: u32, round: u64) -> Option<Candidate> {
     let offered = segment.phase == SegmentPhase::Sealed && segment.live > 0 && !held;
     offered.then_some(Candidate {
         segment: number,
-        born: segment.born,
+        first_sequence: segment.first_sequence,
         unclean: segment.unclean,
         pinned: if segment.spared == round { map.geometry.segment_blocks } else { segment.pinned },
         live: segment.live,

@@ -297,9 +297,9 @@ impl Relocations {
                 BlockState::Destaged => cx.cover(CoverageMark::SurvivorDestaged),
                 BlockState::Clean | BlockState::Void => {}
             }
-            let (pinned, born) = (cx.map.is_pinned(from), cx.map.born(from));
+            let (pinned, time) = (cx.map.is_pinned(from), cx.map.write_time(from));
             let follows = current && is_whole && cx.map.is_being_destaged(from);
-            cx.map.insert_born(slot, state, born);
+            cx.map.insert_written_at(slot, state, time);
             if follows {
                 cx.map.volumes[usize::from(key.volume().0)].waiting.remove(key.block());
                 cx.cover(CoverageMark::SurvivorFollowed);

@@ -26,7 +26,7 @@ const LISTED_ONE_IN: u32 = 64;
 pub(crate) struct Candidate {
     pub(crate) segment: u32,
     /// Sequence of its first batch: lower is older.
-    pub(crate) born: u64,
+    pub(crate) first_sequence: u64,
     /// Blocks that must be relocated or destaged before it can be freed.
     pub(crate) unclean: u32,
     /// Pinned blocks, some of which may be unclean.
@@ -80,7 +80,7 @@ impl View {
     /// Benefit of reclaiming a segment; comparable within a queue.
     fn rank(&self, candidate: &Candidate) -> u128 {
         let segment = Segment {
-            age: self.newest.saturating_sub(candidate.born) + 1,
+            age: self.newest.saturating_sub(candidate.first_sequence) + 1,
             blocks: self.segment_blocks,
             live: candidate.live,
             unclean: candidate.unclean,

@@ -10,8 +10,8 @@ fn view(policy: ReclaimPolicy) -> View {
     View { policy, segment_blocks: 16, movable: 11, newest: 100, probation_share: WHOLE / 10, densest: None }
 }
 
-fn candidate(segment: u32, born: u64, live: u32, unclean: u32) -> Candidate {
-    Candidate { segment, born, unclean, pinned: 0, live, probation: true }
+fn candidate(segment: u32, first_sequence: u64, live: u32, unclean: u32) -> Candidate {
+    Candidate { segment, first_sequence, unclean, pinned: 0, live, probation: true }
 }
 
 fn choose(view: &View, candidates: &[Candidate]) -> Option<Choice> {
@@ -55,7 +55,8 @@ fn lru_takes_the_oldest_of_dirty_segments() {
 #[test]
 fn oversized_probation_is_reclaimed_first() {
     let view = view(ReclaimPolicy::S3Fifo);
-    let main = |segment, born| Candidate { probation: false, ..candidate(segment, born, 16, 0) };
+    let main =
+        |segment, first_sequence| Candidate { probation: false, ..candidate(segment, first_sequence, 16, 0) };
     let mut candidates: Vec<Candidate> = (0..18).map(|at| main(at, u64::from(at))).collect();
     candidates.extend([candidate(20, 50, 16, 0), candidate(21, 60, 16, 0)]);
     assert_eq!(chosen(&view, &candidates), Some(0), "2 of 20 are a tenth");
@@ -101,7 +102,7 @@ fn compaction_chooses_by_cost_and_benefit() {
         assert_eq!(choose(&view, &full), None, "{policy:?}: moving them makes too little room");
         assert_eq!(choose(&view, &[full[0], main, full[1]]), choice(2));
         assert_eq!(choose(&view, &[main, old]), choice(2), "ten sixteenths at 51 are more than four at 100");
-        let young = Candidate { born: 90, ..main };
+        let young = Candidate { first_sequence: 90, ..main };
         assert_eq!(choose(&view, &[young, old]), choice(5), "but not at 11");
         let pinned = Candidate { pinned: 16, ..main };
         assert_eq!(choose(&view, &[pinned]), choice(2), "pinned blocks move like all others");

@@ -330,8 +330,8 @@ impl Requests {
         }
         match d.stage {
             DirectStage::Intent => unreachable!("an intent is not a part"),
-            DirectStage::Settling if chases => cx.tell(Event::BackingLock(LockOwner(direct))),
-            DirectStage::Settling => cx.tell(Event::MarksDurable(direct)),
+            DirectStage::Settling if chases => cx.emit(Event::BackingLock(LockOwner(direct))),
+            DirectStage::Settling => cx.emit(Event::MarksDurable(direct)),
             DirectStage::Merging => self.write_direct(cx, direct),
             DirectStage::Writing if d.over_dirty => {
                 d.stage = DirectStage::Flushing;
@@ -367,7 +367,7 @@ impl Requests {
         d.step = (from, end_of_step(cx, d.volume, from, to));
         cx.cover(CoverageMark::ZeroedInSteps);
         // Both locks are held.
-        cx.tell(Event::BackingLock(LockOwner(direct)));
+        cx.emit(Event::BackingLock(LockOwner(direct)));
     }
 
     fn write_direct(&mut self, cx: &mut Context, direct: u32) {

@@ -8,7 +8,7 @@ use crate::api::Nanos;
 use crate::api::destage::{Drain, Limit};
 use crate::api::settings::Priority;
 use crate::context::Context;
-use crate::context::levels::{Level, Levels};
+use crate::context::dirty_limits::{Level, Levels};
 use crate::context::sectors::BLOCK;
 use crate::context::volume::Volume;
 use crate::destage::rate_controller::{DestagePlan, EXTENT_BLOCKS_MAX};
@@ -45,7 +45,7 @@ impl Context {
         }
         let usable = period.max(PERIOD_MIN_NS) / 16 * 15;
         let map = &self.map.volumes[usize::from(id.0)];
-        let age = map.births.oldest().map_or(0, |born| born.age(self.now));
+        let age = map.ages.oldest().map_or(0, |time| time.age(self.now));
         let age = age.min(self.now - volume.destage.rate.period_since);
         let left = usable.saturating_sub(age);
         if left < usable / 16 {
