@@ -418,7 +418,7 @@ impl Scrubber {
     fn fetch_again(&mut self, cx: &mut Context, key: Key, pinned: bool) {
         let range = BlockRange { first: key, last: key };
         let volume = key.volume();
-        let serves = cx.is_attached(volume) && {
+        let serves = cx.volumes.is_attached(volume) && {
             let volume = cx.volume(volume);
             volume.fills() && (key.block() + 1) * BLOCK <= volume.limit_bytes
         };

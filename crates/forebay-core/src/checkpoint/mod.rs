@@ -235,7 +235,7 @@ impl Checkpoints {
     fn is_due_besides(&self, cx: &Context) -> bool {
         cx.checkpoint_wanted
             || cx.wants_marks_by_checkpoint()
-            || cx.has_ended_intents() && cx.now >= self.last_at + INTENTS_PAUSE_NS
+            || cx.volumes.has_ended_intents() && cx.now >= self.last_at + INTENTS_PAUSE_NS
     }
 
     /// Returns true if empty segments are about to join the window: a checkpoint or extension that
@@ -247,7 +247,7 @@ impl Checkpoints {
     pub(crate) fn deadline(&self, cx: &Context) -> Option<Nanos> {
         let due = self.last_at + INTENTS_PAUSE_NS;
         let may = self.is_idle() && self.may_checkpoint(cx) && !self.waits_for_base(cx);
-        (may && cx.has_ended_intents()).then_some(due)
+        (may && cx.volumes.has_ended_intents()).then_some(due)
     }
 
     /// Returns true if a checkpoint may begin: not just before the final one, unless relocations in
@@ -349,7 +349,7 @@ impl Checkpoints {
         if !self.settled.is_empty() {
             cx.cover(CoverageMark::ItemsByCheckpoint);
         }
-        if cx.has_ended_intents() {
+        if cx.volumes.has_ended_intents() {
             cx.cover(CoverageMark::IntentCleared);
         }
         let joining = cx.free.may_join().min(cx.free.pool.len());
@@ -367,7 +367,7 @@ impl Checkpoints {
             .chain(cx.free.held_of_window())
             .collect();
         self.listing.clone_from(&window);
-        let intents = cx.settle_intents();
+        let intents = cx.volumes.settle_intents();
         let opening = self.purpose == Purpose::Opening;
         cx.superblock.epoch += u64::from(opening);
         cx.superblock.checkpoint_generation = cx.next_checkpoint_generation();
@@ -393,7 +393,7 @@ impl Checkpoints {
         let mut table = cx.volume_table.clone();
         for entry in &mut table {
             entry.flush_epoch = cx.map.order_claim(entry.id);
-            let Some(Some(volume)) = cx.volumes.get(usize::from(entry.id.0)) else { continue };
+            let Some(volume) = cx.volumes.get(entry.id) else { continue };
             entry.mode = volume.settings.mode;
             entry.size_bytes = volume.table_bytes;
             entry.backing = volume.backing.clone();

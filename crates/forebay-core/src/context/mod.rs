@@ -35,7 +35,7 @@ pub(crate) mod written;
 
 use crate::api::config::EngineConfig;
 use crate::api::open_error::OpenError;
-use crate::api::settings::VolumeSettings;
+
 use crate::api::stats::Stats;
 use crate::api::written::Payload;
 use crate::api::{
@@ -62,6 +62,7 @@ use crate::context::requests::Req;
 use crate::context::sectors::BLOCK;
 use crate::context::streams::Log;
 use crate::context::volume::Volume;
+use crate::context::volumes::Volumes;
 use crate::fault::{self, PlantedBug};
 use crate::map::ages::WriteTime;
 use crate::map::destage_queue::OrderWaiter;
@@ -96,7 +97,7 @@ pub(crate) struct Context {
     pub(crate) now: Nanos,
     pub(crate) superblock: Superblock,
     pub(crate) map: CacheMap,
-    pub(crate) volumes: Vec<Option<Volume>>,
+    pub(crate) volumes: Volumes,
     pub(crate) actions: ActionQueue,
     /// Events that parts have sent to each other and the engine has not delivered yet.
     pub(crate) events: VecDeque<Event>,
@@ -170,7 +171,7 @@ impl Context {
             now,
             superblock: crate::context::blank::blank_superblock(),
             map: CacheMap::new(crate::context::blank::blank_geometry(), config.stretch_blocks),
-            volumes: Vec::new(),
+            volumes: Volumes::default(),
             actions: ActionQueue::default(),
             events: VecDeque::new(),
             ops: Slab::new(),
@@ -226,7 +227,7 @@ impl Context {
     }
 
     pub(crate) fn is_valid(&self, request: &Request<'_>) -> bool {
-        let Some(Some(volume)) = self.volumes.get(usize::from(request.volume.0)) else { return false };
+        let Some(volume) = self.volumes.get(request.volume) else { return false };
         if request.kind == RequestKind::Flush {
             return true;
         }
@@ -282,22 +283,17 @@ impl Context {
         !goes_on
     }
 
-    /// Returns the settings of an attached volume.
-    pub(crate) fn volume_settings(&self, volume: VolumeId) -> Option<VolumeSettings> {
-        self.volumes.get(usize::from(volume.0))?.as_ref().map(|volume| volume.settings)
-    }
-
     /// Returns true if the engine is stopping and no request is pending.
     pub(crate) fn is_winding_down(&self) -> bool {
         self.stopping && self.reqs.len() == 0
     }
 
     pub(crate) fn volume(&self, id: VolumeId) -> &Volume {
-        self.volumes[usize::from(id.0)].as_ref().expect("requests name attached volumes")
+        self.volumes.get(id).expect("requests name attached volumes")
     }
 
     pub(crate) fn volume_mut(&mut self, id: VolumeId) -> &mut Volume {
-        self.volumes[usize::from(id.0)].as_mut().expect("requests name attached volumes")
+        self.volumes.get_mut(id).expect("requests name attached volumes")
     }
 
     pub(crate) fn notice(&mut self, notice: Notice) {
@@ -352,7 +348,7 @@ impl Context {
         let (now, took) = (self.now, self.now - op.started_at);
         let counts = ok && self.is_ready();
         // While a volume is being attached, its backing store is read before the volume exists.
-        let Some(Some(volume)) = self.volumes.get_mut(usize::from(id.0)) else { return };
+        let Some(volume) = self.volumes.get_mut(id) else { return };
         volume.destage.cost.ends(now, u64::from(op.len).div_ceil(BLOCK));
         if !counts {
             return;
@@ -366,7 +362,7 @@ impl Context {
 
     pub(crate) fn backing_begins(&mut self, id: VolumeId) {
         let now = self.now;
-        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(id.0)) {
+        if let Some(volume) = self.volumes.get_mut(id) {
             volume.destage.cost.begins(now);
         }
     }

@@ -36,6 +36,7 @@ use crate::context::operations::OpKind;
 use crate::context::pages::PageUse;
 use crate::context::sectors::{BLOCK, push_span, sector_runs};
 use crate::context::volume::Volume;
+use crate::context::volumes::Volumes;
 use crate::destage::extent::{Extent, Most, Part};
 use crate::destage::rate_controller::DestagePlan;
 use crate::destage::state::FLUSH_DELAY_NS;
@@ -95,6 +96,13 @@ impl Volume {
     }
 }
 
+impl Volumes {
+    /// Returns true if the last write-back of any volume failed.
+    pub(crate) fn is_destage_failing(&self) -> bool {
+        self.iter().any(|volume| volume.destage.rate.failures() > 0)
+    }
+}
+
 impl Context {
     fn count_destage_write(&mut self, id: VolumeId) {
         self.stats.destage_writes += 1;
@@ -112,11 +120,6 @@ impl Context {
 
     pub(crate) fn is_destageable(&self, slot: u32) -> bool {
         self.is_held(slot) || fault::planted(PlantedBug::DestageBeforeDurable)
-    }
-
-    /// Returns true if the last write-back of any volume failed.
-    pub(crate) fn is_destage_failing(&self) -> bool {
-        self.volumes.iter().flatten().any(|volume| volume.destage.rate.failures() > 0)
     }
 
     fn back_off(&mut self, id: VolumeId) {
@@ -163,9 +166,8 @@ impl Context {
     /// Flushes the backing stores before a shutdown; returns true while flushes are in flight.
     pub(crate) fn flush_backings_for_shutdown(&mut self) -> bool {
         let mut busy = false;
-        for index in 0..self.volumes.len() {
-            let Some(volume) = &self.volumes[index] else { continue };
-            let id = volume.id;
+        for id in self.volumes.ids() {
+            let Some(volume) = self.volumes.get(id) else { continue };
             if volume.flusher.is_running() {
                 busy = true;
             } else if volume.flusher.has_unflushed() && !volume.gave_up {
@@ -180,9 +182,9 @@ impl Context {
 
 impl Destager {
     pub(crate) fn step(&mut self, cx: &mut Context) {
-        for index in 0..cx.volumes.len() {
-            let Some(volume) = &cx.volumes[index] else { continue };
-            let (id, map) = (volume.id, &cx.map.volumes[index]);
+        for id in cx.volumes.ids() {
+            let Some(volume) = cx.volumes.get(id) else { continue };
+            let map = &cx.map.volumes[usize::from(id.0)];
             let nothing = map.waiting.len() == 0 && !volume.destage.is_under_way();
             if nothing && volume.destage.rate.is_idle(cx.now, map.dirty) {
                 continue;

@@ -130,7 +130,6 @@ impl Context {
         let leaving: Vec<VolumeId> = self
             .volumes
             .iter()
-            .flatten()
             .filter(|volume| volume.settings.destage_order != DestageOrder::Ordered)
             .map(|volume| volume.id)
             .collect();
@@ -152,7 +151,7 @@ impl Context {
     /// (except for blocks reported as lost). A kept volume retains its guarantee, see
     /// [`Notice::OrderYielded`].
     pub(crate) fn is_ordered(&self, volume: VolumeId) -> bool {
-        let wanted = self.volume_settings(volume).map(|settings| settings.destage_order);
+        let wanted = self.volumes.settings(volume).map(|settings| settings.destage_order);
         let phase = self.map.order(volume).map(|order| order.phase);
         wanted.is_none_or(|wanted| wanted == DestageOrder::Ordered) && phase == Some(OrderPhase::InForce)
     }
@@ -181,7 +180,7 @@ impl Context {
     /// its dirty blocks, and the order prevents their relocation. Returns true if the volume is
     /// attached or has no order.
     fn yield_order(&mut self, volume: VolumeId) -> bool {
-        if self.is_attached(volume) {
+        if self.volumes.is_attached(volume) {
             return true;
         }
         let Some(order) = self.map.order_mut(volume) else { return true };
@@ -307,15 +306,15 @@ impl Context {
     /// returns true if a block of the volume is being relocated.
     pub(crate) fn step_ordered(&mut self, is_moving: impl Fn(VolumeId) -> bool) {
         self.log.order_waits_for_marks = false;
-        for index in 0..self.volumes.len() {
-            let Some(volume) = &self.volumes[index] else { continue };
-            let (id, wanted) = (volume.id, volume.settings.destage_order == DestageOrder::Ordered);
+        for id in self.volumes.ids() {
+            let Some(volume) = self.volumes.get(id) else { continue };
+            let wanted = volume.settings.destage_order == DestageOrder::Ordered;
             if self.map.order(id).is_none() {
                 if !wanted {
                     continue;
                 }
                 let barrier = self.log.streams[StreamKind::Write.index()].next_sequence;
-                self.map.volumes[index].waiting.begin(barrier);
+                self.map.volumes[usize::from(id.0)].waiting.begin(barrier);
             }
             self.advance_epoch(id);
             self.step_order_phase(id, wanted, &is_moving);
@@ -358,7 +357,7 @@ impl Context {
         let hope = self.log.moves > 0
             || !checkpoint_idle
             || !self.free.pool.is_empty()
-            || self.volumes.iter().flatten().any(unclean);
+            || self.volumes.iter().any(unclean);
         if !needed || hope {
             return;
         }

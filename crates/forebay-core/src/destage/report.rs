@@ -19,7 +19,7 @@ impl Context {
 
     /// Returns state and limit of a volume's destage; `None` if it is not attached.
     pub(crate) fn destage_report(&self, volume: VolumeId) -> Option<DestageReport> {
-        let state = self.volumes.get(usize::from(volume.0))?.as_ref()?;
+        let state = self.volumes.get(volume)?;
         let (map, control) = (&self.map.volumes[usize::from(volume.0)], &state.destage.rate);
         let (incoming, outgoing) = control.rates(self.now);
         Some(DestageReport {

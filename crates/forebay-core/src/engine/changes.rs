@@ -26,7 +26,7 @@ impl Engine {
     ) -> Result<(), SettingsError> {
         settings.check()?;
         self.begin(now);
-        if let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(id.0)) {
+        if let Some(volume) = self.cx.volumes.get_mut(id) {
             let was = core::mem::replace(&mut volume.settings, settings);
             if !fault::planted(PlantedBug::ChargeUnlimited) {
                 volume.destage.rate.limits_set(&was, &settings);
@@ -60,7 +60,7 @@ impl Engine {
     /// later are drained as well.
     pub fn set_drain(&mut self, now: Nanos, volume: VolumeId, drain: Drain) {
         self.begin(now);
-        if let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(volume.0)) {
+        if let Some(volume) = self.cx.volumes.get_mut(volume) {
             volume.destage.rate.drain = drain;
         }
     }
@@ -87,7 +87,7 @@ impl Engine {
     /// volume may be in flight on the old device. Does nothing if the volume is not attached.
     pub fn backing_reopened(&mut self, now: Nanos, volume: VolumeId) {
         self.begin(now);
-        let Some(Some(attached)) = self.cx.volumes.get_mut(usize::from(volume.0)) else { return };
+        let Some(attached) = self.cx.volumes.get_mut(volume) else { return };
         attached.distrust_flushes();
         self.cx.cancel_fills(whole_volume(volume));
         self.shares.sweep(volume, SweepTask::DropClean);

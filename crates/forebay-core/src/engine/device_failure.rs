@@ -89,7 +89,7 @@ impl Engine {
     /// loss in another way.
     #[must_use]
     pub fn is_loss_unreported(&self, volume: VolumeId) -> bool {
-        self.cx.is_loss_unreported(volume)
+        self.cx.volumes.is_loss_unreported(volume)
     }
 
     /// Lost bytes of a volume.

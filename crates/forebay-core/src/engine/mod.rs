@@ -243,7 +243,7 @@ impl Engine {
             Status::Stopping => return self.cx.read_retry.deadline(),
             Status::Opening | Status::Failed(_) => return None,
         }
-        let volumes = self.cx.volumes.iter().flatten().filter_map(|volume| self.cx.volume_deadline(volume));
+        let volumes = self.cx.volumes.iter().filter_map(|volume| self.cx.volume_deadline(volume));
         // Most caches have neither scrub nor mirror.
         let rare = if self.scrub.is_under_way() || self.cx.mirror.is_some() {
             self.scrub.deadline().into_iter().chain(self.cx.mirror_deadline()).min()

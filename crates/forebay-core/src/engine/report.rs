@@ -123,13 +123,13 @@ impl Engine {
     /// `Attachment`.
     #[must_use]
     pub fn volume_size_bytes(&self, volume: VolumeId) -> Option<u64> {
-        self.cx.volumes.get(usize::from(volume.0))?.as_ref().map(|volume| volume.limit_bytes)
+        self.cx.volumes.get(volume).map(|volume| volume.limit_bytes)
     }
 
     /// Settings of an attached volume.
     #[must_use]
     pub fn volume_settings(&self, volume: VolumeId) -> Option<VolumeSettings> {
-        self.cx.volume_settings(volume)
+        self.cx.volumes.settings(volume)
     }
 
     /// The volume table as the next checkpoint will have it, including volumes that are not
@@ -158,8 +158,8 @@ impl Engine {
             self.lifecycle,
             self.checkpoint.describe(),
             self.cx.map.unclean_blocks(),
-            self.cx.volumes.iter().flatten().map(|volume| self.cx.levels(volume.id).pool).next(),
-        ) + &self.cx.volumes.iter().flatten().fold(String::new(), |text, volume| {
+            self.cx.volumes.iter().map(|volume| self.cx.levels(volume.id).pool).next(),
+        ) + &self.cx.volumes.iter().fold(String::new(), |text, volume| {
             let (report, levels) = (self.destage_report(volume.id), self.cx.levels(volume.id).volume);
             let order = self
                 .cx
@@ -186,7 +186,7 @@ impl Engine {
     /// Counters and gauges of a volume; `None` if it is not attached.
     #[must_use]
     pub fn volume_stats(&self, volume: VolumeId) -> Option<VolumeStats> {
-        self.cx.is_attached(volume).then(|| {
+        self.cx.volumes.is_attached(volume).then(|| {
             let map = &self.cx.map.volumes[usize::from(volume.0)];
             VolumeStats {
                 cached_blocks: map.cached,
@@ -245,7 +245,7 @@ impl Engine {
     /// Volumes for which a failed flush may have dropped bypass writes, and neither a FLUSH nor a
     /// detach has failed because of it (I82).
     pub fn untold_drops(&self) -> impl Iterator<Item = VolumeId> + '_ {
-        self.cx.volumes.iter().flatten().filter(|volume| volume.untold_drop).map(|volume| volume.id)
+        self.cx.volumes.iter().filter(|volume| volume.untold_drop).map(|volume| volume.id)
     }
 
     /// Returns true while a sweep of [`Engine::unpin_all`] or [`Engine::forget_clean`] is running

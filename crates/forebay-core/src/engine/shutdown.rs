@@ -60,12 +60,12 @@ impl Engine {
         // The record from the attach of a volume does not describe its store now: without a new
         // one, the checkpoint records as little of the store as after a crash.
         let forgets = !fault::planted(PlantedBug::KeepOldNotes);
-        for volume in self.cx.volumes.iter_mut().flatten().filter(|_| forgets) {
+        for volume in self.cx.volumes.iter_mut().filter(|_| forgets) {
             volume.backing.stamp_ns = None;
             volume.backing.samples.clear();
         }
         for (volume, backing) in backings {
-            if let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(volume.0)) {
+            if let Some(volume) = self.cx.volumes.get_mut(*volume) {
                 volume.backing = backing.clone();
                 if volume.may_lack_writes() {
                     volume.backing.samples.clear();

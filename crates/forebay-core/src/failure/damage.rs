@@ -68,7 +68,7 @@ impl Context {
             BlockState::Dirty => {
                 self.break_order(key);
                 self.map.set_lost(slot);
-                self.note_lost(key.volume());
+                self.volumes.note_lost(key.volume());
                 Damage::Lost
             }
             BlockState::Destaged => Damage::Kept,

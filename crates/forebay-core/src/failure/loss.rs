@@ -7,6 +7,7 @@ use crate::context::failure::CacheFailure;
 use crate::context::failure::{Gone, Safe};
 use crate::context::locks::{BlockRange, whole_volume};
 use crate::context::sectors::{BLOCK, sector_mask, sector_mask_inside, sector_runs};
+use crate::context::volumes::Volumes;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
@@ -73,14 +74,23 @@ impl CacheFailure {
     }
 }
 
-impl Context {
+impl Volumes {
     /// A dirty block of an attached volume was lost.
     pub(crate) fn note_lost(&mut self, volume: VolumeId) {
-        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
+        if let Some(volume) = self.get_mut(volume) {
             volume.losses_found += 1;
         }
     }
 
+    /// True if a volume has losses, and no FLUSH has failed since. An engine that is opened later
+    /// does not know that (I54): if it serves the same clients, the owner must report the loss in
+    /// another way.
+    pub(crate) fn is_loss_unreported(&self, volume: VolumeId) -> bool {
+        self.get(volume).is_some_and(|volume| volume.losses_found > volume.losses_reported)
+    }
+}
+
+impl Context {
     pub(crate) fn note_loss(&mut self, volume: VolumeId, loss: &Loss) {
         let end = loss.offset + loss.bytes;
         let written_at = (self.now as i64).saturating_sub_unsigned(loss.age);
@@ -108,7 +118,7 @@ impl Context {
 
     /// Masks off sectors beyond the end of the volume, which no request can cover.
     fn valid_mask(&self, key: Key, mask: u8) -> u8 {
-        let attached = self.volumes.get(usize::from(key.volume().0)).and_then(Option::as_ref);
+        let attached = self.volumes.get(key.volume());
         let in_table = self.table_entry(key.volume()).map(|entry| entry.size_bytes);
         let size = attached.map(|volume| volume.size_bytes).or(in_table).unwrap_or(0);
         let left = size.saturating_sub(key.block() * BLOCK).min(BLOCK);
@@ -127,7 +137,7 @@ impl Context {
         }
         self.failure.gone.insert(key, Gone { mask, written_at });
         if !known {
-            self.note_lost(key.volume());
+            self.volumes.note_lost(key.volume());
         }
         self.settle_again();
     }
@@ -242,16 +252,6 @@ impl Context {
     /// True if nothing is lost, of any volume.
     pub(crate) fn has_lost_nothing(&self) -> bool {
         self.map.lost.is_empty() && self.failure.gone.is_empty()
-    }
-
-    /// True if a volume has losses, and no FLUSH has failed since. An engine that is opened later
-    /// does not know that (I54): if it serves the same clients, the owner must report the loss in
-    /// another way.
-    pub(crate) fn is_loss_unreported(&self, volume: VolumeId) -> bool {
-        self.volumes
-            .get(usize::from(volume.0))
-            .and_then(Option::as_ref)
-            .is_some_and(|volume| volume.losses_found > volume.losses_reported)
     }
 
     /// Lost bytes of a volume.

@@ -153,7 +153,7 @@ impl Context {
         for index in 0..self.map.volumes.len() {
             let volume = VolumeId(index as u16);
             if self.map.order(volume).is_some() {
-                if self.is_ordered(volume) && self.is_attached(volume) {
+                if self.is_ordered(volume) && self.volumes.is_attached(volume) {
                     self.notice(Notice::OrderEnded { volume });
                 }
                 self.map.dissolve_order(index);

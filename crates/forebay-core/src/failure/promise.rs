@@ -57,7 +57,7 @@ impl Context {
                     continue;
                 }
                 let key = segment.key(index);
-                let volume = self.volumes.get(usize::from(key.volume().0)).and_then(Option::as_ref);
+                let volume = self.volumes.get(key.volume());
                 let upto = volume.map(|volume| volume.promised.upto.as_ref());
                 if upto.is_some_and(|upto| self.map.is_behind(upto, number, index)) {
                     self.volume_mut(key.volume()).promised.urgent.insert(key.block());

@@ -83,10 +83,9 @@ impl Context {
         if self.failure.stage != FailureStage::WithoutCache {
             return;
         }
-        for index in 0..self.volumes.len() {
-            let Some(volume) = &mut self.volumes[index] else { continue };
+        for id in self.volumes.ids() {
+            let Some(volume) = self.volumes.get_mut(id) else { continue };
             let failed = core::mem::take(&mut volume.rescue_failed);
-            let id = volume.id;
             if !self.failure.waiting.is_empty() && (failed || !self.has_urgent(id)) {
                 self.serve_waiting(id, failed);
             }
@@ -106,7 +105,7 @@ impl Context {
     /// True if the rescue has ended: every dirty block of an attached volume is safe or lost.
     pub(crate) fn is_rescue_over(&self) -> bool {
         self.failure.runs_without_cache()
-            && self.volumes.iter().flatten().all(|volume| self.map.dirty_blocks(volume.id) == 0)
+            && self.volumes.iter().all(|volume| self.map.dirty_blocks(volume.id) == 0)
     }
 
     fn serve_waiting(&mut self, id: VolumeId, failed: bool) {
@@ -145,11 +144,8 @@ impl Context {
             return false;
         }
         let gives_up = |volume: &Volume| volume.rescue_given_up;
-        let rescues = self
-            .volumes
-            .iter()
-            .flatten()
-            .any(|volume| self.map.dirty_blocks(volume.id) > 0 && !gives_up(volume));
+        let rescues =
+            self.volumes.iter().any(|volume| self.map.dirty_blocks(volume.id) > 0 && !gives_up(volume));
         if !rescues && self.failure.changes > self.failure.recorded && !self.failure.record_failed {
             self.ask_record();
         }

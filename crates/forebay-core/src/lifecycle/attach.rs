@@ -62,7 +62,7 @@ impl Attaching {
     ) -> Result<Self, LifecycleError> {
         let id = entry.id;
         check_entry(&entry, &attachment)?;
-        if cx.is_attached(id) {
+        if cx.volumes.is_attached(id) {
             return Err(LifecycleError::Attached);
         }
         let known = cx.table_entry(id).cloned();

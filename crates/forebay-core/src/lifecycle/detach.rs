@@ -97,7 +97,7 @@ impl Detaching {
     }
 
     pub(super) fn begin(cx: &Context, id: VolumeId, how: DetachHow) -> Result<Self, LifecycleError> {
-        let attached = cx.is_attached(id);
+        let attached = cx.volumes.is_attached(id);
         if !attached && (how != DetachHow::Discard || cx.table_entry(id).is_none()) {
             return Err(LifecycleError::NotAttached);
         }
@@ -138,7 +138,7 @@ impl Detaching {
         checkpoint: &Checkpoints,
         id: VolumeId,
     ) -> Progress {
-        let attached = cx.is_attached(id);
+        let attached = cx.volumes.is_attached(id);
         if self.can_be_cancelled() && attached {
             let error = match () {
                 () if self.cancelled => Some(LifecycleError::Cancelled),
@@ -241,9 +241,7 @@ impl Detaching {
 
     /// The point of no return: checkpoints that are taken from now on do not list the volume.
     fn leave_table(&mut self, cx: &mut Context, id: VolumeId) -> Progress {
-        if let Some(volume) = cx.volumes.get_mut(usize::from(id.0)) {
-            *volume = None;
-        }
+        cx.volumes.remove(id);
         cx.volume_table.retain(|entry| entry.id != id);
         cx.map.forget_order(id);
         cx.ghosts.volume_gone(id);
@@ -266,7 +264,7 @@ fn may_keep(cx: &Context, unclean: u64) -> Result<(), LifecycleError> {
 
 /// The point of no return: the entry stays, and the volume is no longer served.
 fn keep_in_table(cx: &mut Context, waits: &mut Waits, id: VolumeId, backing: BackingRecord) {
-    let volume = cx.volumes[usize::from(id.0)].take().expect("a volume that is kept is attached");
+    let volume = cx.volumes.remove(id).expect("a volume that is kept is attached");
     let entry = cx.volume_table.iter_mut().find(|entry| entry.id == id);
     let entry = entry.expect("an attached volume is in the table");
     (entry.mode, entry.size_bytes, entry.backing) = (volume.settings.mode, volume.table_bytes, backing);

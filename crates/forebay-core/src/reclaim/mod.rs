@@ -353,7 +353,7 @@ impl Reclaim {
         }
         // A bit for each volume; there are at most 64.
         let mut within = 0_u64;
-        for volume in cx.volumes.iter().flatten() {
+        for volume in cx.volumes.iter() {
             within |= u64::from(cx.held(volume.id) <= cx.share(volume.id).minimum) << volume.id.0;
         }
         if within == 0 {

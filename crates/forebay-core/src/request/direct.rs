@@ -37,6 +37,7 @@ use crate::context::pages::{Page, PageUse, ZERO_PAGE};
 use crate::context::sectors::BLOCK;
 use crate::context::streams::{Item, ItemKind, ItemOwner};
 use crate::context::volume::Volume;
+use crate::context::volumes::Volumes;
 use crate::destage::Destager;
 use crate::fault::{self, PlantedBug};
 use crate::map::CacheMap;
@@ -63,23 +64,13 @@ impl CacheMap {
     }
 }
 
-impl Context {
-    /// True if a part of a block must be merged: the backing store cannot write it alone, or the
-    /// rest of the block is dirty in the cache (and would be dropped with it).
-    fn needs_merge(&self, volume: VolumeId, block: u64, part: (u64, u64)) -> bool {
-        let end = self.volume(volume).block_len(block);
-        let unit = u64::from(self.volume(volume).sector_bytes);
-        let whole = part.0 == 0 && part.1 == end;
-        let aligned = part.0.is_multiple_of(unit) && (part.1.is_multiple_of(unit) || part.1 == end);
-        !whole && (!aligned || !self.map.is_droppable(Key::new(volume, block)))
-    }
-
+impl Volumes {
     /// Ends the intents that are no longer needed, as part of a checkpoint: no write is in flight
     /// in the region, and the backing store was flushed since the last one. Returns the remaining
     /// ones.
     pub(crate) fn settle_intents(&mut self) -> Vec<Intent> {
         let mut left: Vec<Intent> = Vec::new();
-        for volume in self.volumes.iter_mut().flatten() {
+        for volume in self.iter_mut() {
             let succeeded = volume.flusher.succeeded();
             volume.intents.forget_ended(succeeded);
             let first_of_volume = left.len();
@@ -110,23 +101,34 @@ impl Context {
 
     /// True if a checkpoint would end an intent.
     pub(crate) fn has_ended_intents(&self) -> bool {
-        self.volumes.iter().flatten().any(|volume| {
+        self.iter().any(|volume| {
             let intents = &volume.intents;
             debug_assert_eq!(intents.ended, intents.count_ended(volume.flusher.succeeded()));
             intents.ended > 0
         })
     }
+}
+
+impl Context {
+    /// True if a part of a block must be merged: the backing store cannot write it alone, or the
+    /// rest of the block is dirty in the cache (and would be dropped with it).
+    fn needs_merge(&self, volume: VolumeId, block: u64, part: (u64, u64)) -> bool {
+        let end = self.volume(volume).block_len(block);
+        let unit = u64::from(self.volume(volume).sector_bytes);
+        let whole = part.0 == 0 && part.1 == end;
+        let aligned = part.0.is_multiple_of(unit) && (part.1.is_multiple_of(unit) || part.1 == end);
+        !whole && (!aligned || !self.map.is_droppable(Key::new(volume, block)))
+    }
 
     /// Flushes backing stores that had bypass writes and have been quiet since.
     pub(crate) fn step_intents(&mut self) {
-        for index in 0..self.volumes.len() {
-            let Some(volume) = &mut self.volumes[index] else { continue };
+        for id in self.volumes.ids() {
+            let Some(volume) = self.volumes.get_mut(id) else { continue };
             let due = volume.direct_unflushed
                 && !volume.flusher.is_running()
                 && self.now >= volume.intents.last_write + QUIET_NS;
             if due {
                 volume.intents.last_write = self.now;
-                let id = volume.id;
                 self.flush(Device::Backing(id), Waiter::None);
             }
         }

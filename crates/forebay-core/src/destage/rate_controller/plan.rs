@@ -121,7 +121,7 @@ impl Context {
             Priority::Normal => 2,
             Priority::High => 4,
         };
-        let busy = self.volumes.iter().flatten().filter(|volume| {
+        let busy = self.volumes.iter().filter(|volume| {
             volume.id == id || volume.destage.in_flight() > 0 || volume.destage.rate.limit == Limit::Scratch
         });
         let total: u32 = busy.map(|volume| weight(volume.settings.priority)).sum();
