@@ -1,6 +1,6 @@
 //! `fifo`: the oldest segment; no block is kept for its hits.
 
-use super::Policy;
+use super::rules::Policy;
 
 pub(super) struct Fifo;
 

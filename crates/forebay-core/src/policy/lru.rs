@@ -2,7 +2,7 @@
 //! (Rosenblum and Ousterhout, 1991), where `u` is the share of live blocks; unclean blocks weigh
 //! twice, since they must be relocated. Blocks that were hit get a second chance.
 
-use super::{Policy, Segment};
+use super::rules::{Policy, Segment};
 
 pub(super) struct Lru;
 

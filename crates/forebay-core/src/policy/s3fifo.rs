@@ -5,7 +5,7 @@
 //! evicted blocks ([`Ghosts`]), unless its next victim is not clean yet and that of main is
 //! cleaner.
 
-use super::{MAIN, PROBATION, Policy};
+use super::rules::{MAIN, PROBATION, Policy};
 use crate::map::segment::Key;
 use crate::policy::ghosts::{Ghosts, WHOLE};
 

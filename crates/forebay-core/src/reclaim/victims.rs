@@ -15,7 +15,7 @@
 //! then lose those that cannot be relocated.
 
 use crate::api::settings::{Priority, ReclaimPolicy};
-use crate::policy::{MAIN, PROBATION, Segment};
+use crate::policy::rules::{MAIN, PROBATION, Segment};
 use alloc::vec::Vec;
 
 /// Choices served by one pass: one in this many segments, and at most this many.

@@ -23,8 +23,8 @@ use crate::api::endurance::Restraint;
 use crate::api::settings::{Admission, Priority, ReclaimPolicy};
 use crate::map::recent::Recent;
 use crate::map::segment::Key;
-use crate::policy;
 use crate::policy::ghosts::Ghosts;
+use crate::policy::rules::{MAIN, PROBATION};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -64,7 +64,7 @@ pub(crate) struct Rules {
 impl Rules {
     /// The flag of the queue that a block joins.
     fn queue_flag(&self, is_survivor: bool) -> u32 {
-        if self.policy.queue(is_survivor) == policy::MAIN { MAIN } else { 0 }
+        if self.policy.queue(is_survivor) == MAIN { IN_MAIN } else { 0 }
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) enum Use {
 
 const HIT: u32 = 1 << 31;
 const DIRTY: u32 = 1 << 30;
-const MAIN: u32 = 1 << 29;
+const IN_MAIN: u32 = 1 << 29;
 const PRIORITY: u32 = 3 << 27;
 const PRIORITY_SHIFT: u32 = 27;
 const DUE: u32 = 1 << 26;
@@ -335,13 +335,13 @@ impl Miniature {
         self.headers += rules.headers_permille;
         if self.headers >= 1000 {
             self.headers -= 1000;
-            self.queues[usize::from(flags & MAIN != 0)].push(HEADER);
+            self.queues[usize::from(flags & IN_MAIN != 0)].push(HEADER);
         }
         self.append(print, flags | (rules.priority as u32) << PRIORITY_SHIFT);
     }
 
     fn append(&mut self, print: u32, known: u32) {
-        let place = self.queues[usize::from(known & MAIN != 0)].push(print);
+        let place = self.queues[usize::from(known & IN_MAIN != 0)].push(print);
         self.entries.set(print, known & !PLACE | place);
     }
 
@@ -377,7 +377,7 @@ impl Miniature {
 
     /// Returns the state of a block if this is its current entry.
     fn current(&self, queue: usize, print: u32, place: u32) -> Option<u32> {
-        let here = |known: &u32| known & PLACE == place && usize::from(known & MAIN != 0) == queue;
+        let here = |known: &u32| known & PLACE == place && usize::from(known & IN_MAIN != 0) == queue;
         self.entries.get(print).filter(here)
     }
 
@@ -392,14 +392,14 @@ impl Miniature {
         let len = [0, 1].map(|queue: usize| self.queues[queue].prints.len() as u64);
         match len {
             [0, 0] => None,
-            [_, 0] => Some(policy::PROBATION),
-            [0, _] => Some(policy::MAIN),
+            [_, 0] => Some(PROBATION),
+            [0, _] => Some(MAIN),
             _ => {
                 let queue = rules.policy.queue_to_serve(len, self.ghosts.probation_share());
                 let unclean = |queue| u32::from(self.next(queue).is_some_and(|known| known & DIRTY != 0));
-                let spared = queue == policy::PROBATION
-                    && rules.policy.spares_probation([policy::PROBATION, policy::MAIN].map(unclean), 1);
-                Some(if spared { policy::MAIN } else { queue })
+                let spared =
+                    queue == PROBATION && rules.policy.spares_probation([PROBATION, MAIN].map(unclean), 1);
+                Some(if spared { MAIN } else { queue })
             }
         }
     }
@@ -413,13 +413,13 @@ impl Miniature {
         }
         self.group.0 += 1;
         let second_chance =
-            rules.policy.gives_second_chance(priority(known), known & HIT != 0, queue == policy::MAIN);
+            rules.policy.gives_second_chance(priority(known), known & HIT != 0, queue == MAIN);
         let in_budget = self.group.1 * 100 < GROUP * rules.survivors_max_pct;
         let survives = second_chance && in_budget;
         let dirty = known & DIRTY != 0 && !self.has_too_much_dirty(rules);
         if may_move && (dirty || survives) {
             self.group.1 += u32::from(!dirty);
-            self.append(print, known & !HIT & !MAIN | rules.queue_flag(true));
+            self.append(print, known & !HIT & !IN_MAIN | rules.queue_flag(true));
             return true;
         }
         self.entries.remove(print);
