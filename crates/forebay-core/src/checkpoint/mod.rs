@@ -3,7 +3,7 @@
 //! ```text
 //! Idle -> Holding -> Flushing -> Writing -> Settling -> SuperA -> FlushA -> SuperB -> FlushB -> Idle
 //!                        |          ^
-//!                        +- Repairing +   (only when a cache is opened)
+//!                        +Repairing +   (only when a cache is opened)
 //! ```
 //!
 //! - *Holding*: the log starts no new batch until those in flight have completed. Then the map

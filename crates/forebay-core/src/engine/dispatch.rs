@@ -20,11 +20,11 @@ impl Engine {
     #[inline(always)] // called often, and rarely has an event
     pub(crate) fn dispatch(&mut self) {
         if !self.cx.events.is_empty() {
-            self.hand_on_all();
+            self.deliver_all();
         }
     }
 
-    fn hand_on_all(&mut self) {
+    fn deliver_all(&mut self) {
         while let Some(event) = self.cx.events.pop_front() {
             self.cx.settle_again();
             self.deliver(event);
