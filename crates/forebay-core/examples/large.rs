@@ -14,8 +14,9 @@
 //! cache; the daemon reads in parallel.
 
 use forebay_core::{
-    Action, Attachment, BufId, Device, Engine, EngineConfig, FormatParams, OnBackingChange, OpId,
-    PoolSettings, Request, RequestId, RequestKind, Status, Treatment, VolumeSettings, format_cache,
+    Action, Attachment, BufId, Device, Engine, EngineConfig, FormatParams, IoAction, OnBackingChange, OpId,
+    OwnerAction, PoolSettings, Request, RequestId, RequestKind, Status, Treatment, VolumeSettings,
+    format_cache,
 };
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, VolumeId};
@@ -98,7 +99,7 @@ impl Large {
 
     fn perform(&mut self, action: Action) -> Outcome<()> {
         match action {
-            Action::ReadMeta { op, offset, len } => {
+            Action::Io(IoAction::ReadMeta { op, offset, len }) => {
                 let mut meta = std::mem::take(&mut self.meta);
                 meta.resize(meta.len().max(len as usize), 0);
                 self.file.read_exact_at(&mut meta[..len as usize], offset)?;
@@ -107,13 +108,13 @@ impl Large {
                 });
                 self.meta = meta;
             }
-            Action::Write { op, device, offset, .. } => {
+            Action::Io(IoAction::Write { op, device, offset, .. }) => {
                 if let (Device::Cache, Some(header)) = (device, self.engine.header(op)) {
                     self.file.write_all_at(header, offset)?;
                 }
                 self.done.push_back(op);
             }
-            Action::WriteMeta { op, offset } => {
+            Action::Io(IoAction::WriteMeta { op, offset }) => {
                 let meta = self.engine.meta(op);
                 if offset < self.engine.geometry().segments_start_block * BLOCK {
                     self.checkpoints += meta.len() as u64;
@@ -121,23 +122,33 @@ impl Large {
                 self.file.write_all_at(meta, offset)?;
                 self.done.push_back(op);
             }
-            Action::Read { op, len, crc, .. } => {
+            Action::Io(IoAction::Read { op, len, crc, .. }) => {
                 let crcs = vec![ZERO_CRC; if crc { len.div_ceil(BLOCK_BYTES as u32) as usize } else { 0 }];
                 self.call("complete", |engine, now| engine.complete(now, op, Ok(()), &crcs));
             }
-            Action::Crc { op, .. } => {
+            Action::Io(IoAction::Crc { op, .. }) => {
                 self.call("complete", |engine, now| engine.complete(now, op, Ok(()), &[ZERO_CRC]));
             }
-            Action::Flush { op, .. } | Action::Zero { op, .. } | Action::DiscardSegment { op, .. } => {
-                self.done.push_back(op)
-            }
-            Action::Quiesced => {
+            Action::Io(
+                IoAction::Flush { op, .. }
+                | IoAction::FlushMember { op, .. }
+                | IoAction::Zero { op, .. }
+                | IoAction::DiscardSegment { op, .. },
+            ) => self.done.push_back(op),
+            Action::Owner(OwnerAction::Quiesced) => {
                 let table = self.engine.volume_table();
                 let records: Vec<_> = table.into_iter().map(|entry| (entry.id, entry.backing)).collect();
                 self.call("finish_shutdown", |engine, now| engine.finish_shutdown(now, &records));
             }
-            Action::Reply { result, .. } => result?,
-            _ => {}
+            Action::Owner(OwnerAction::Reply { result, .. }) => result?,
+            Action::Io(IoAction::Copy { .. } | IoAction::FillZero { .. })
+            | Action::Owner(
+                OwnerAction::Notice(_)
+                | OwnerAction::VolumeQuiet { .. }
+                | OwnerAction::Closed
+                | OwnerAction::RecordLoss { .. }
+                | OwnerAction::RecordOut { .. },
+            ) => {}
         }
         Ok(())
     }

@@ -14,7 +14,6 @@ const SEGMENTS: (u32, u32) = (128, 256);
 /// The cache for data that fits: of the same segments, but so many that the window is small next to
 /// it.
 const FITTING: (u32, u32) = (512, 256);
-const POLICIES: [ReclaimPolicy; 3] = [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo];
 
 /// One request: a block, to be written or read.
 type Step = (u64, bool);
@@ -32,9 +31,9 @@ fn main() {
     println!("| trace | exact LRU | fifo | lru | s3fifo | s3fifo, second-access |");
     println!("| --- | --- | --- | --- | --- | --- |");
     for (name, trace) in traces(volume, requests) {
-        let capacity = rig(pool_of(POLICIES[0]), Admission::Always, volume).capacity;
+        let capacity = rig(pool_of(ReclaimPolicy::ALL[0]), Admission::Always, volume).capacity;
         let mut row = format!("| {name} | {:.1}", exact_lru(&trace, capacity));
-        for policy in POLICIES {
+        for policy in ReclaimPolicy::ALL {
             row += &column(pool_of(policy), Admission::Always, volume, &trace);
         }
         row += &column(pool_of(ReclaimPolicy::S3Fifo), Admission::SecondAccess, volume, &trace);
@@ -45,7 +44,8 @@ fn main() {
     println!("| --- | --- | --- | --- |");
     for (name, skew) in [("zipf 0.8", 0.8), ("uniform", 0.0)] {
         for share_pct in [50, 60, 75, 85, 90] {
-            let columns = POLICIES.map(|policy| fitting(pool_of(policy), share_pct, skew, requests));
+            let columns =
+                ReclaimPolicy::ALL.map(|policy| fitting(pool_of(policy), share_pct, skew, requests));
             println!("| {name}, {share_pct} % of the device | {} |", columns.join(" | "));
         }
     }
@@ -54,7 +54,7 @@ fn main() {
     );
     println!("| segments | fifo | lru | s3fifo |\n| --- | --- | --- | --- |");
     for segments in [1024, 4096, 16_384] {
-        let times = POLICIES.map(|policy| format!("{:.2} us", miss_us(segments, policy)));
+        let times = ReclaimPolicy::ALL.map(|policy| format!("{:.2} us", miss_us(segments, policy)));
         println!("| {segments} | {} |", times.join(" | "));
     }
 }

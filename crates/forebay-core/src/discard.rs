@@ -20,11 +20,12 @@
 //! The engine counts a discard that fails, and does not discard the segment again until it has been
 //! in use.
 
-use crate::api::{Action, DeviceFailure, Nanos, Notice, OpId};
+use crate::api::{DeviceFailure, IoAction, Nanos, Notice, OpId};
 use crate::checkpoint::Checkpoints;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::free::Discard;
+use crate::context::free::FreeSegments;
 use crate::context::mirror::Standing;
 use crate::context::operations::OpKind;
 use crate::fault::{self, PlantedBug};
@@ -40,6 +41,17 @@ const BUSY_OPERATIONS: usize = 32;
 /// may be discardable yet.
 const LOOKS: u64 = 64;
 const LOOKS_PAUSE_NS: Nanos = 1_000_000;
+
+impl FreeSegments {
+    /// Returns the next segment to examine, wrapping around at the end.
+    fn next_stale(&mut self) -> Option<u32> {
+        let discards = &mut self.discards;
+        discards.to_look_at -= 1;
+        let found = discards.stale.next_from(discards.next).or_else(|| discards.stale.next_from(0))?;
+        discards.next = found + 1;
+        Some(found as u32)
+    }
+}
 
 impl Context {
     /// Marks a segment freed: it holds no live data. The checkpoint in effect may still list its
@@ -59,7 +71,7 @@ impl Context {
             return;
         }
         // Reclaim replaces the segment that the discard holds back.
-        let enough = self.free_segments() >= self.free.window_size as usize;
+        let enough = self.free.free_segments() >= self.free.window_size as usize;
         if self.ops.len() >= BUSY_OPERATIONS || !enough {
             return;
         }
@@ -68,7 +80,7 @@ impl Context {
             return;
         }
         for _ in 0..LOOKS.min(discards.to_look_at) {
-            let Some(number) = self.next_stale() else { return };
+            let Some(number) = self.free.next_stale() else { return };
             let is_void = self.is_void(number, checkpoint) || fault::planted(PlantedBug::DiscardEarly);
             if let Some(of_window) = self.free.hold_back(number, is_void) {
                 self.discard(number, of_window);
@@ -76,15 +88,6 @@ impl Context {
             }
         }
         self.wake_in(LOOKS_PAUSE_NS);
-    }
-
-    /// Returns the next segment to examine, wrapping around at the end.
-    fn next_stale(&mut self) -> Option<u32> {
-        let discards = &mut self.free.discards;
-        discards.to_look_at -= 1;
-        let found = discards.stale.next_from(discards.next).or_else(|| discards.stale.next_from(0))?;
-        discards.next = found + 1;
-        Some(found as u32)
     }
 
     /// Returns the segments to discard: this one, or both of its column.
@@ -130,7 +133,7 @@ impl Context {
             let member = self.member_at(offset);
             let state = self.ops.get_mut(op);
             (state.member, state.len) = (member, len as u32);
-            self.actions.push_back(Action::DiscardSegment { op: OpId(op), offset, len });
+            self.actions.push_io(IoAction::DiscardSegment { op: OpId(op), offset, len });
         }
     }
 
@@ -158,7 +161,7 @@ impl Context {
         if discard.of_window && fault::planted(PlantedBug::WriteUnderDiscard) {
             return;
         }
-        if self.keep_retired(discard.segment) {
+        if self.free.keep_retired(discard.segment) {
             return;
         }
         let list = if discard.of_window { &mut self.free.window } else { &mut self.free.pool };

@@ -227,7 +227,7 @@ planted_bugs! {
     /// A block that one member of a mirrored cache cannot read is not read from the other.
     ReadOneCopy = "read-one-copy",
     /// Recovery does not repair a member that lacks blocks of the other.
-    LeaveUnmended = "leave-unmended",
+    LeaveUnrepaired = "leave-unrepaired",
     /// A rebuild does not copy everything.
     ForgetInRebuild = "forget-in-rebuild",
     /// After a lost write, remains of an earlier use of a segment are accepted as the content that
@@ -250,7 +250,7 @@ planted_bugs! {
     /// At the end of a rebuild the superblocks of both members are written concurrently.
     ListAtOnce = "list-at-once",
     /// A cache is opened although writing the missing blocks to an active member failed.
-    MendInVain = "mend-in-vain",
+    RepairInVain = "repair-in-vain",
     /// A fill on a member of a mirrored cache that is out stays in the map.
     KeepLostFill = "keep-lost-fill",
     /// Batches that recovery found are trusted as durable after a flush, though the previous flush

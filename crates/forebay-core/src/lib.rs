@@ -12,6 +12,7 @@
 //! - `fault`: planted bugs, for tests
 //! - `device_copy`: copies a cache device to another one; for the owner, not part of the engine
 //! - `map`: location and state of each cached block
+//! - `policy`: the reclaim policies, for the engine and for the miss-ratio curve
 //! - `context`: state that all parts share
 //! - `log`: appends to the cache device, and the flushes that make them durable
 //! - `mirror`: dirty data on two devices
@@ -44,6 +45,7 @@ mod lifecycle;
 mod log;
 mod map;
 mod mirror;
+mod policy;
 mod reclaim;
 mod recovery;
 mod request;

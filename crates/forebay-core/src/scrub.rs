@@ -383,7 +383,7 @@ impl Scrubber {
         }
         match outcome {
             Outcome::Sound => {}
-            Outcome::Mended => self.note(|scrub| {
+            Outcome::Repaired => self.note(|scrub| {
                 scrub.report.damaged_blocks += 1;
                 scrub.report.repaired_blocks += 1;
             }),
@@ -418,7 +418,7 @@ impl Scrubber {
     fn fetch_again(&mut self, cx: &mut Context, key: Key, pinned: bool) {
         let range = BlockRange { first: key, last: key };
         let volume = key.volume();
-        let serves = cx.is_attached(volume) && {
+        let serves = cx.volumes.is_attached(volume) && {
             let volume = cx.volume(volume);
             volume.fills() && (key.block() + 1) * BLOCK <= volume.limit_bytes
         };
@@ -457,6 +457,6 @@ impl Scrubber {
         };
         self.note(|scrub| scrub.report.repaired_blocks += 1);
         cx.cover(CoverageMark::ScrubRepaired);
-        cx.tell(Event::Fetched { key, crc: *crc, page, token });
+        cx.emit(Event::Fetched { key, crc: *crc, page, token });
     }
 }

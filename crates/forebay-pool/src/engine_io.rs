@@ -10,7 +10,7 @@ use crate::members::MemberMap;
 use crate::meter::TimedPath;
 use crate::witness::Watch;
 use forebay_core::device_copy::{CopyStep, DeviceCopy};
-use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
+use forebay_core::{BufId, Device, DeviceFailure, Engine, IoAction, Nanos, OpId, SCRATCH, Span};
 use forebay_format::VolumeId;
 use forebay_io::{Completion, DeviceId, IoFailure, IoFailureKind, Op, Reactor};
 use std::collections::VecDeque;
@@ -426,15 +426,10 @@ impl EngineIo {
         }
     }
 
-    /// Starts an action of the engine. Returns actions of other kinds, such as replies and notices.
-    pub(crate) fn perform(
-        &mut self,
-        engine: &mut Engine,
-        reactor: &mut Reactor,
-        action: Action,
-    ) -> Option<Action> {
+    /// Starts an operation of the engine, or performs it at once if no device is needed.
+    pub(crate) fn perform(&mut self, engine: &mut Engine, reactor: &mut Reactor, action: IoAction) {
         match action {
-            Action::Read { op, device, offset, len, crc } => {
+            IoAction::Read { op, device, offset, len, crc } => {
                 self.time(
                     op,
                     device,
@@ -454,7 +449,7 @@ impl EngineIo {
                     }
                 });
             }
-            Action::Write { op, device, offset, len } => {
+            IoAction::Write { op, device, offset, len } => {
                 self.time(
                     op,
                     device,
@@ -465,18 +460,18 @@ impl EngineIo {
                 self.change_begins(op, device, offset, len.into());
                 self.write(engine, reactor, op, (device, offset, len.into()));
             }
-            Action::ReadMeta { op, offset, len } => {
+            IoAction::ReadMeta { op, offset, len } => {
                 self.time(op, Device::Cache, TimedPath::CacheRead, "read", len.into());
                 let len = len as usize;
                 let read = Some(Vec::with_capacity(len));
                 self.start_meta(engine, reactor, Meta { op, offset, len, done: 0, read });
             }
-            Action::WriteMeta { op, offset } => {
+            IoAction::WriteMeta { op, offset } => {
                 let len = engine.meta(op).len();
                 self.time(op, Device::Cache, TimedPath::CacheWrite, "write", len as u64);
                 self.start_meta(engine, reactor, Meta { op, offset, len, done: 0, read: None });
             }
-            Action::Flush { op, device } => {
+            IoAction::Flush { op, device } => {
                 self.time(
                     op,
                     device,
@@ -486,21 +481,21 @@ impl EngineIo {
                 );
                 self.flush(reactor, op, device);
             }
-            Action::FlushMember { op, member } => {
+            IoAction::FlushMember { op, member } => {
                 self.time(op, Device::Cache, TimedPath::CacheFlush, "flush", 0);
                 self.flush_member(reactor, op, member);
             }
-            Action::Zero { op, volume, offset, len, may_unmap } => {
+            IoAction::Zero { op, volume, offset, len, may_unmap } => {
                 self.time(op, Device::Backing(volume), TimedPath::BackingWrite, "zero", len);
                 self.change_begins(op, Device::Backing(volume), offset, len);
                 let Ok(device) = self.backing(volume) else {
                     self.ready.push((op, Err(DeviceFailure::Failed)));
-                    return None;
+                    return;
                 };
                 self.lies_at(op, device, offset);
                 reactor.submit(self.token(op), Op::Zero { device, offset, len, may_unmap });
             }
-            Action::DiscardSegment { op, offset, len } => {
+            IoAction::DiscardSegment { op, offset, len } => {
                 self.time(op, Device::Cache, TimedPath::CacheDiscard, "discard", len);
                 let range = (Device::Cache, offset, len);
                 // Discarded blocks are never read, on either device.
@@ -510,16 +505,14 @@ impl EngineIo {
                     len,
                 });
             }
-            Action::Copy { from, to } => reactor.pool_mut().copy(self.span(from), self.span(to)),
-            Action::FillZero { span } => reactor.pool_mut().fill_zero(self.span(span)),
-            Action::Crc { op, span } => {
+            IoAction::Copy { from, to } => reactor.pool_mut().copy(self.span(from), self.span(to)),
+            IoAction::FillZero { span } => reactor.pool_mut().fill_zero(self.span(span)),
+            IoAction::Crc { op, span } => {
                 self.crcs.clear();
                 reactor.pool().crc32c_blocks(self.span(span), &mut self.crcs);
                 engine.complete(self.now(), op, Ok(()), &self.crcs);
             }
-            other => return Some(other),
         }
-        None
     }
 
     fn time(&mut self, op: OpId, device: Device, path: TimedPath, operation: &'static str, bytes: u64) {

@@ -6,7 +6,7 @@
 //! volumes' counters.
 
 use crate::ensure::ensure;
-use forebay_core::{Action, Device, Engine, RequestKind, RequestOutcome, Stats, VolumeStats};
+use forebay_core::{Device, Engine, IoAction, OwnerAction, RequestKind, RequestOutcome, Stats, VolumeStats};
 use forebay_format::VolumeId;
 use forebay_format::geometry::VOLUMES_MAX;
 
@@ -105,31 +105,38 @@ pub(crate) type Asked = (RequestKind, (VolumeId, u64), u64);
 
 impl Books {
     /// Counts an action of the engine.
-    pub(crate) fn note_action(&mut self, action: &Action, engine: &Engine) {
+    pub(crate) fn note_action(&mut self, action: &IoAction, engine: &Engine) {
         let done = &mut self.seen.operations;
         match *action {
-            Action::Read { device: Device::Cache, len, .. } => {
+            IoAction::Read { device: Device::Cache, len, .. } => {
                 done.cache_reads += 1;
                 done.cache_read_bytes += u64::from(len);
             }
-            Action::Read { device: Device::Backing(_), len, .. } => {
+            IoAction::Read { device: Device::Backing(_), len, .. } => {
                 done.backing_reads += 1;
                 done.backing_read_bytes += u64::from(len);
             }
-            Action::Write { device: Device::Cache, len, .. } => {
+            IoAction::Write { device: Device::Cache, len, .. } => {
                 done.cache_writes += 1;
                 done.cache_written_bytes += u64::from(len);
             }
-            Action::WriteMeta { op, .. } => {
+            IoAction::WriteMeta { op, .. } => {
                 done.cache_writes += 1;
                 done.cache_written_bytes += engine.meta(op).len() as u64;
             }
-            Action::Write { device: Device::Backing(_), len, .. } => {
+            IoAction::Write { device: Device::Backing(_), len, .. } => {
                 done.backing_writes += 1;
                 done.backing_written_bytes += u64::from(len);
             }
-            Action::Flush { device: Device::Backing(_), .. } => done.backing_flushes += 1,
-            _ => {}
+            IoAction::Flush { device: Device::Backing(_), .. } => done.backing_flushes += 1,
+            IoAction::Flush { device: Device::Cache, .. }
+            | IoAction::ReadMeta { .. }
+            | IoAction::FlushMember { .. }
+            | IoAction::Zero { .. }
+            | IoAction::DiscardSegment { .. }
+            | IoAction::Copy { .. }
+            | IoAction::FillZero { .. }
+            | IoAction::Crc { .. } => {}
         }
     }
 
@@ -188,8 +195,8 @@ impl Books {
     }
 
     /// Checks the engine's report in the reply to a request, and counts the request.
-    pub(crate) fn note_reply(&mut self, asked: Asked, reply: &Action, now: u64) -> Result<(), String> {
-        let Action::Reply { result, path, took, volume, bytes, .. } = *reply else { return Ok(()) };
+    pub(crate) fn note_reply(&mut self, asked: Asked, reply: &OwnerAction, now: u64) -> Result<(), String> {
+        let OwnerAction::Reply { result, path, took, volume, bytes, .. } = *reply else { return Ok(()) };
         let (kind, asked, since) = asked;
         ensure!(volume == asked.0 && bytes == asked.1, "{reply:?}, but {asked:?} was asked for");
         if path == RequestOutcome::Refused {

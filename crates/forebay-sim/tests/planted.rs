@@ -43,7 +43,7 @@ const IN_FEW_RUNS: &[PlantedBug] = &[
     PlantedBug::ExtendBeforeFlush,
     PlantedBug::KeepWithoutBound,
     PlantedBug::TrustUnflushedMarks,
-    PlantedBug::MendInVain,
+    PlantedBug::RepairInVain,
     PlantedBug::JudgeFailedCopy,
     PlantedBug::GiveUpAtOnce,
     PlantedBug::DropSecondSuperblock,

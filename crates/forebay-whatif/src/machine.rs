@@ -7,8 +7,9 @@
 use crate::devices::{Disk, Flash, Work};
 use crate::plan::{Plan, PlanError};
 use forebay_core::{
-    Action, Attachment, BufId, Device, Engine, EngineConfig, FormatParams, OnBackingChange, OpId, Request,
-    RequestError, RequestId, RequestKind, RequestOutcome, Status, Suspicion, Treatment, format_cache,
+    Action, Attachment, BufId, Device, Engine, EngineConfig, FormatParams, IoAction, OnBackingChange, OpId,
+    OwnerAction, Request, RequestError, RequestId, RequestKind, RequestOutcome, Status, Suspicion, Treatment,
+    format_cache,
 };
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, VolumeId};
@@ -184,40 +185,51 @@ impl Machine {
     pub(crate) fn act(&mut self) {
         while let Some(action) = self.engine.next_action() {
             match action {
-                Action::Read { op, device, offset, len, .. } => {
-                    self.begin(op, device, Work::Read, (offset, len.into()));
-                }
-                Action::Write { op, device, offset, len } => {
-                    self.begin(op, device, Work::Write, (offset, len.into()));
-                }
-                Action::ReadMeta { op, offset, len } => {
-                    self.begin(op, Device::Cache, Work::Read, (offset, len.into()));
-                    self.under_way[op.0 as usize].meta_at = Some(offset);
-                }
-                Action::WriteMeta { op, offset } => {
-                    let len = self.engine.meta(op).len() as u64;
-                    self.begin(op, Device::Cache, Work::Write, (offset, len));
-                }
-                Action::Flush { op, device } => self.begin(op, device, Work::Flush, (0, 0)),
-                Action::FlushMember { op, .. } => self.begin(op, Device::Cache, Work::Flush, (0, 0)),
-                Action::Zero { op, volume, offset, len, .. } => {
-                    self.begin(op, Device::Backing(volume), Work::Write, (offset, len));
-                }
-                // No bytes move: only the latency of an operation.
-                Action::DiscardSegment { op, .. } => self.begin(op, Device::Cache, Work::Write, (0, 0)),
-                Action::Crc { op, .. } => self.engine.complete(self.now, op, Ok(()), &[self.zero_crc]),
-                Action::Reply { request, result, path, .. } => {
-                    self.replies.push(Reply { id: request.0, path, result });
-                }
-                Action::Copy { .. }
-                | Action::FillZero { .. }
-                | Action::Notice(_)
-                | Action::VolumeQuiet { .. }
-                | Action::Quiesced
-                | Action::RecordLoss { .. }
-                | Action::RecordOut { .. }
-                | Action::Closed => {}
+                Action::Io(action) => self.start(action),
+                Action::Owner(action) => self.handle(action),
             }
+        }
+    }
+
+    fn start(&mut self, action: IoAction) {
+        match action {
+            IoAction::Read { op, device, offset, len, .. } => {
+                self.begin(op, device, Work::Read, (offset, len.into()));
+            }
+            IoAction::Write { op, device, offset, len } => {
+                self.begin(op, device, Work::Write, (offset, len.into()));
+            }
+            IoAction::ReadMeta { op, offset, len } => {
+                self.begin(op, Device::Cache, Work::Read, (offset, len.into()));
+                self.under_way[op.0 as usize].meta_at = Some(offset);
+            }
+            IoAction::WriteMeta { op, offset } => {
+                let len = self.engine.meta(op).len() as u64;
+                self.begin(op, Device::Cache, Work::Write, (offset, len));
+            }
+            IoAction::Flush { op, device } => self.begin(op, device, Work::Flush, (0, 0)),
+            IoAction::FlushMember { op, .. } => self.begin(op, Device::Cache, Work::Flush, (0, 0)),
+            IoAction::Zero { op, volume, offset, len, .. } => {
+                self.begin(op, Device::Backing(volume), Work::Write, (offset, len));
+            }
+            // No bytes move: only the latency of an operation.
+            IoAction::DiscardSegment { op, .. } => self.begin(op, Device::Cache, Work::Write, (0, 0)),
+            IoAction::Crc { op, .. } => self.engine.complete(self.now, op, Ok(()), &[self.zero_crc]),
+            IoAction::Copy { .. } | IoAction::FillZero { .. } => {}
+        }
+    }
+
+    fn handle(&mut self, action: OwnerAction) {
+        match action {
+            OwnerAction::Reply { request, result, path, .. } => {
+                self.replies.push(Reply { id: request.0, path, result });
+            }
+            OwnerAction::Notice(_)
+            | OwnerAction::VolumeQuiet { .. }
+            | OwnerAction::Quiesced
+            | OwnerAction::RecordLoss { .. }
+            | OwnerAction::RecordOut { .. }
+            | OwnerAction::Closed => {}
         }
     }
 

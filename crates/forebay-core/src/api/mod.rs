@@ -24,7 +24,7 @@ use thiserror::Error;
 /// Nanoseconds since an origin of the owner's choice; never goes back.
 pub type Nanos = u64;
 
-/// The owner's number of a request; echoed in [`Action::Reply`].
+/// The owner's number of a request; echoed in [`OwnerAction::Reply`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);
 
@@ -145,12 +145,22 @@ pub enum Device {
     Backing(VolumeId),
 }
 
-/// An action for the owner to perform. It must *finish* `Copy`, `FillZero` and `Crc` before it
-/// takes the next action. If it cannot start a device operation at once, it may start it after
-/// later ones; operations may complete in any order. Until an operation has completed, its spans,
-/// header and metadata do not change.
+/// An action of the engine. A driver matches both enums without a wildcard, so that an action that
+/// it does not handle is a compile error and no operation is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
+    /// For the devices and buffers.
+    Io(IoAction),
+    /// For the owner itself.
+    Owner(OwnerAction),
+}
+
+/// An operation on a device or a buffer. The owner must *finish* `Copy`, `FillZero` and `Crc`
+/// before it takes the next action. If it cannot start a device operation at once, it may start it
+/// after later ones; operations may complete in any order. Until an operation has completed, its
+/// spans, header and metadata do not change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoAction {
     /// Read `len` bytes at `offset` into the spans of [`crate::Engine::spans`]`(op)`; complete with
     /// [`crate::Engine::complete`]. If `crc` is set, the completion brings the CRC32C of each block
     /// read (the last may be shorter than a block).
@@ -253,6 +263,33 @@ pub enum Action {
         /// The block.
         span: Span,
     },
+}
+
+impl IoAction {
+    /// Returns the operation, if this is one of the cache device that the engine may repeat.
+    pub(crate) fn of_cache(&self) -> Option<OpId> {
+        match self {
+            Self::Read { op, device: Device::Cache, .. }
+            | Self::Write { op, device: Device::Cache, .. }
+            | Self::Flush { op, device: Device::Cache }
+            | Self::WriteMeta { op, .. }
+            | Self::FlushMember { op, .. } => Some(*op),
+            Self::Read { device: Device::Backing(_), .. }
+            | Self::Write { device: Device::Backing(_), .. }
+            | Self::Flush { device: Device::Backing(_), .. }
+            | Self::ReadMeta { .. }
+            | Self::Zero { .. }
+            | Self::DiscardSegment { .. }
+            | Self::Copy { .. }
+            | Self::FillZero { .. }
+            | Self::Crc { .. } => None,
+        }
+    }
+}
+
+/// A message of the engine to its owner: a reply, a notice, or a request that the owner answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OwnerAction {
     /// Reply to the client: the request is done. The buffer belongs to the owner again.
     Reply {
         /// The request.
@@ -301,20 +338,6 @@ pub enum Action {
         /// The member, 0 or 1.
         member: u8,
     },
-}
-
-impl Action {
-    /// Returns the operation, if this is one of the cache device that the engine may repeat.
-    pub(crate) fn of_cache(&self) -> Option<OpId> {
-        match self {
-            Self::Read { op, device: Device::Cache, .. }
-            | Self::Write { op, device: Device::Cache, .. }
-            | Self::Flush { op, device: Device::Cache }
-            | Self::WriteMeta { op, .. }
-            | Self::FlushMember { op, .. } => Some(*op),
-            _ => None,
-        }
-    }
 }
 
 /// Path of a request, for statistics.
@@ -408,10 +431,10 @@ pub enum Notice {
     /// The cache device does not support discards: the engine sends no more until the next start.
     DiscardsRefused,
     /// The cache device failed and takes no more writes. Requests wait until the owner answers
-    /// [`Action::RecordLoss`].
+    /// [`OwnerAction::RecordLoss`].
     CacheFenced,
     /// A member of a mirrored cache failed. Writes wait until the owner answers
-    /// [`Action::RecordOut`].
+    /// [`OwnerAction::RecordOut`].
     MemberFailed {
         /// The member, 0 or 1.
         member: u8,

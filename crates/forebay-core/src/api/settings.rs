@@ -50,6 +50,11 @@ pub enum ReclaimPolicy {
     S3Fifo,
 }
 
+impl ReclaimPolicy {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Fifo, Self::Lru, Self::S3Fifo];
+}
+
 /// Priority of a volume among those of its pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Priority {

@@ -135,7 +135,7 @@ impl BaseWriter {
     fn encode_next(&mut self, cx: &Context) -> bool {
         let count = self.geometry.segment_count;
         if self.entries < count {
-            let entry = cx.segment_entry(self.entries);
+            let entry = cx.map.segment_entry(self.entries);
             if entry.state.has_slots() {
                 self.used.insert(self.entries.into());
             }
@@ -235,7 +235,7 @@ impl Checkpoints {
 
     /// Handles the completion of the write of a piece to one of its places.
     pub(crate) fn base_written(&mut self, cx: &mut Context, member: u8, ok: bool) {
-        cx.flushes.cache.unflushed = true;
+        cx.flushes.cache.note_write();
         let ok = ok || cx.goes_on_without(member);
         self.base_writes -= 1;
         self.write_held_back(cx);

@@ -25,6 +25,7 @@ use crate::checkpoint::{Checkpoints, Purpose};
 use crate::context::coverage::CoverageMark;
 use crate::context::{Context, Status};
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
 use crate::map::segment::SegmentPhase;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -79,19 +80,19 @@ impl Context {
     }
 }
 
-impl Context {
+impl CacheMap {
     /// For tests: the snapshot that recovery must read, including slots.
     pub(super) fn whole_checkpoint(&self, rest: &Checkpoint) -> Checkpoint {
         let with_slots = |number: u32| {
             let mut entry = self.segment_entry(number);
             if entry.state.has_slots() {
                 let mut packed = Vec::new();
-                self.map.segments[number as usize].pack_states(&mut packed);
+                self.segments[number as usize].pack_states(&mut packed);
                 entry.slots = SlotStates::from_packed(packed);
             }
             entry
         };
-        let count = self.map.segments.len() as u32;
+        let count = self.segments.len() as u32;
         Checkpoint { segments: (0..count).map(with_slots).collect(), ..rest.clone() }
     }
 }
@@ -170,7 +171,7 @@ impl Checkpoints {
         self.limits = Limits::of(cx, self.start);
         let (mut changes, mut numbers) = cx.map.changes.take(self.limits.changes);
         forget_some(cx, &mut changes, &mut numbers);
-        let segments = numbers.into_iter().map(|number| (number, cx.segment_entry(number))).collect();
+        let segments = numbers.into_iter().map(|number| (number, cx.map.segment_entry(number))).collect();
         let increment = Increment { follows, rest, segments, changes };
         self.bytes = Arc::new(increment.encode());
         cx.map.changes.reuse(increment.changes);
@@ -218,7 +219,7 @@ impl Checkpoints {
     /// Encodes a whole checkpoint of the present map.
     pub(super) fn encode_whole(&mut self, cx: &mut Context, rest: Checkpoint) {
         let count = cx.map.segments.len() as u32;
-        let segments = (0..count).map(|number| cx.segment_entry(number)).collect();
+        let segments = (0..count).map(|number| cx.map.segment_entry(number)).collect();
         let whole = Checkpoint { segments, ..rest };
         cx.map.look_at(cx.map.geometry.slot_count().into());
         let segments = &cx.map.segments;

@@ -29,7 +29,7 @@
 use crate::api::Device;
 use crate::checkpoint::{CheckpointStep, Checkpoints, Purpose, window_size};
 use crate::context::coverage::CoverageMark;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::operations::OpKind;
 use crate::context::{Context, Status};
 use crate::fault::{self, PlantedBug};
@@ -100,15 +100,15 @@ impl Checkpoints {
     /// Only now: a damaged slot's other copy may have been needed until the checkpoint that ended
     /// recovery was in effect.
     pub(super) fn mend_extensions(&mut self, cx: &mut Context) {
-        if self.unmended > 0 {
-            self.unmended -= 1;
+        if self.unrepaired > 0 {
+            self.unrepaired -= 1;
             self.begin_extension(cx, Vec::new());
         }
     }
 
     pub(super) fn write_extension(&mut self, cx: &mut Context) {
         let early = fault::planted(PlantedBug::ExtendBeforeFlush);
-        let flushed = cx.flushes.cache.succeeded >= self.ticket || early;
+        let flushed = cx.flushes.cache.has_covered(self.ticket) || early;
         assert!(flushed, "I7: what made the added segments void is durable before a restart is told");
         self.step = CheckpointStep::Extending;
         self.pending = 2;
@@ -130,7 +130,7 @@ impl Checkpoints {
 
     /// Adds the segments to the window: the extension is durable.
     pub(super) fn window_extended(&mut self, cx: &mut Context) {
-        let flushed = cx.flushes.cache.succeeded >= self.ticket;
+        let flushed = cx.flushes.cache.has_covered(self.ticket);
         assert!(flushed, "I7: a segment is written again only when a restart would know it");
         self.step = CheckpointStep::Idle;
         self.extensions += 1;
@@ -138,7 +138,7 @@ impl Checkpoints {
         for number in core::mem::take(&mut self.joining) {
             self.listed.push(number);
             cx.map.end_segment(number, SegmentPhase::Free);
-            if !cx.keep_retired(number) {
+            if !cx.free.keep_retired(number) {
                 cx.free.window.push_back(number);
             }
         }

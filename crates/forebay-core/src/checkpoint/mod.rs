@@ -3,14 +3,14 @@
 //! ```text
 //! Idle -> Holding -> Flushing -> Writing -> Settling -> SuperA -> FlushA -> SuperB -> FlushB -> Idle
 //!                        |          ^
-//!                        +- Mending +   (only when a cache is opened)
+//!                        +Repairing +   (only when a cache is opened)
 //! ```
 //!
 //! - *Holding*: the log starts no new batch until those in flight have completed. Then the map
 //!   equals the log up to here exactly, and the snapshot is taken: a fraction of a millisecond
 //!   without appends.
 //! - *Flushing*: a flush of the cache device makes everything that the snapshot refers to durable.
-//! - *Mending*: after a crash between the writes of the superblock copies, or damage to one, the
+//! - *Repairing*: after a crash between the writes of the superblock copies, or damage to one, the
 //!   stale copy still names an older checkpoint, whose slots are about to be overwritten. The
 //!   engine updates stale copies first, one after the other: any surviving copy must name an
 //!   existing checkpoint (I13).
@@ -31,17 +31,19 @@ mod chain;
 pub(crate) mod create;
 mod extend;
 
+use crate::api::OwnerAction;
 use crate::api::open_error::OpenError;
 use crate::api::{Device, Nanos, Notice};
 use crate::checkpoint::base::BaseWriter;
 use crate::checkpoint::chain::Limits;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::operations::OpKind;
 use crate::context::streams::Item;
 use crate::context::{Context, Status};
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
 use crate::map::segment::{BlockState, SegmentPhase};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -65,8 +67,8 @@ enum CheckpointStep {
     ExtendSettling,
     Holding,
     Flushing,
-    Mending,
-    MendingFlush,
+    Repairing,
+    RepairingFlush,
     Writing,
     Settling,
     SuperA,
@@ -125,7 +127,7 @@ pub(crate) struct Checkpoints {
     /// Extensions since the checkpoint in effect.
     extensions: u64,
     /// Slots of extensions still to rewrite because recovery found damage there.
-    unmended: u32,
+    unrepaired: u32,
     /// Generation of the whole checkpoint or base with which the checkpoint in effect begins:
     /// determines the slots in use.
     image: u64,
@@ -183,9 +185,9 @@ pub(crate) fn window_size(segments: u32, mirrored: bool) -> u32 {
     if mirrored { (segments / 16).clamp(4, 256) } else { (segments / 64).clamp(least, 64) }
 }
 
-impl Context {
+impl CacheMap {
     fn segment_entry(&self, number: u32) -> SegmentEntry {
-        let segment = &self.map.segments[number as usize];
+        let segment = &self.segments[number as usize];
         let state = match segment.phase {
             SegmentPhase::Free | SegmentPhase::Freed => return SegmentEntry::default(),
             SegmentPhase::Twin => {
@@ -198,13 +200,15 @@ impl Context {
             state,
             stream: segment.stream as u8,
             first_stream_sequence: segment.first_stream_sequence,
-            first_sequence: segment.born,
+            first_sequence: segment.first_sequence,
             used_blocks: segment.completed,
             summary_block: segment.summary_block,
             slots: SlotStates::default(),
         }
     }
+}
 
+impl Context {
     /// Returns true if the log has no space even for marks and intents: a checkpoint records them
     /// instead.
     fn wants_marks_by_checkpoint(&self) -> bool {
@@ -231,7 +235,7 @@ impl Checkpoints {
     fn is_due_besides(&self, cx: &Context) -> bool {
         cx.checkpoint_wanted
             || cx.wants_marks_by_checkpoint()
-            || cx.has_ended_intents() && cx.now >= self.last_at + INTENTS_PAUSE_NS
+            || cx.volumes.has_ended_intents() && cx.now >= self.last_at + INTENTS_PAUSE_NS
     }
 
     /// Returns true if empty segments are about to join the window: a checkpoint or extension that
@@ -243,7 +247,7 @@ impl Checkpoints {
     pub(crate) fn deadline(&self, cx: &Context) -> Option<Nanos> {
         let due = self.last_at + INTENTS_PAUSE_NS;
         let may = self.is_idle() && self.may_checkpoint(cx) && !self.waits_for_base(cx);
-        (may && cx.has_ended_intents()).then_some(due)
+        (may && cx.volumes.has_ended_intents()).then_some(due)
     }
 
     /// Returns true if a checkpoint may begin: not just before the final one, unless relocations in
@@ -257,7 +261,7 @@ impl Checkpoints {
     /// Begins the checkpoint that ends recovery. Afterwards the engine rewrites both slots of
     /// extensions if one of their copies was damaged.
     pub(crate) fn begin_opening(&mut self, cx: &mut Context, extensions_are_damaged: bool) {
-        self.unmended = if extensions_are_damaged { 2 } else { 0 };
+        self.unrepaired = if extensions_are_damaged { 2 } else { 0 };
         self.purpose = Purpose::Opening;
         self.image = cx.superblock.image_generation();
         cx.checkpoint_wanted = true;
@@ -269,7 +273,7 @@ impl Checkpoints {
         if cx.fenced {
             // No checkpoint is possible: the cache stays marked as open, and the next start
             // recovers it.
-            cx.actions.push_back(crate::api::Action::Closed);
+            cx.actions.push_owner(OwnerAction::Closed);
             return;
         }
         self.hold(cx);
@@ -315,7 +319,7 @@ impl Checkpoints {
         let follows = cx.superblock.checkpoint_generation;
         let rest = self.snapshot(cx);
         if cx.config.checkpoint.keep_snapshot {
-            self.kept = Some(Box::new(cx.whole_checkpoint(&rest)));
+            self.kept = Some(Box::new(cx.map.whole_checkpoint(&rest)));
         }
         if self.may_increment(cx, &rest) {
             self.encode_increment(cx, rest, follows);
@@ -337,7 +341,7 @@ impl Checkpoints {
         self.absorbed = core::mem::take(&mut cx.log.marks);
         self.settled = cx.log.streams[StreamKind::Write.index()].take_without_payload();
         for item in self.settled.clone() {
-            cx.apply_drop(item.kind);
+            cx.map.apply_drop(item.kind);
         }
         if !self.absorbed.is_empty() {
             cx.cover(CoverageMark::MarksByCheckpoint);
@@ -345,7 +349,7 @@ impl Checkpoints {
         if !self.settled.is_empty() {
             cx.cover(CoverageMark::ItemsByCheckpoint);
         }
-        if cx.has_ended_intents() {
+        if cx.volumes.has_ended_intents() {
             cx.cover(CoverageMark::IntentCleared);
         }
         let joining = cx.free.may_join().min(cx.free.pool.len());
@@ -363,11 +367,11 @@ impl Checkpoints {
             .chain(cx.free.held_of_window())
             .collect();
         self.listing.clone_from(&window);
-        let intents = cx.settle_intents();
+        let intents = cx.volumes.settle_intents();
         let opening = self.purpose == Purpose::Opening;
         cx.superblock.epoch += u64::from(opening);
         cx.superblock.checkpoint_generation = cx.next_checkpoint_generation();
-        cx.note_order_claims();
+        cx.map.note_order_claims();
         Checkpoint {
             uuid: cx.superblock.uuid,
             generation: cx.superblock.checkpoint_generation,
@@ -388,8 +392,8 @@ impl Checkpoints {
         let closing = self.purpose == Purpose::Closing;
         let mut table = cx.volume_table.clone();
         for entry in &mut table {
-            entry.flush_epoch = cx.order_claim(entry.id);
-            let Some(Some(volume)) = cx.volumes.get(usize::from(entry.id.0)) else { continue };
+            entry.flush_epoch = cx.map.order_claim(entry.id);
+            let Some(volume) = cx.volumes.get(entry.id) else { continue };
             entry.mode = volume.settings.mode;
             entry.size_bytes = volume.table_bytes;
             entry.backing = volume.backing.clone();
@@ -410,10 +414,10 @@ impl Checkpoints {
         match self.step {
             CheckpointStep::ExtendFlushing => self.write_extension(cx),
             CheckpointStep::ExtendSettling => self.window_extended(cx),
-            CheckpointStep::Flushing => self.mend_superblock(cx),
-            CheckpointStep::MendingFlush => {
+            CheckpointStep::Flushing => self.repair_superblock(cx),
+            CheckpointStep::RepairingFlush => {
                 cx.stale_superblocks.remove(0);
-                self.mend_superblock(cx);
+                self.repair_superblock(cx);
             }
             CheckpointStep::Settling => self.write_superblock(cx, 0),
             CheckpointStep::FlushA if fault::planted(PlantedBug::DropSecondSuperblock) => {
@@ -429,7 +433,7 @@ impl Checkpoints {
         }
     }
 
-    fn mend_superblock(&mut self, cx: &mut Context) {
+    fn repair_superblock(&mut self, cx: &mut Context) {
         if cx.mirror.is_some() {
             let mut stale = core::mem::take(&mut cx.stale_superblocks);
             stale.retain(|(offset, _)| cx.meta_members().contains(&usize::from(cx.member_at(*offset))));
@@ -439,7 +443,7 @@ impl Checkpoints {
             self.write_copies(cx);
             return;
         };
-        self.step = CheckpointStep::Mending;
+        self.step = CheckpointStep::Repairing;
         self.pending = 1;
         self.failed = false;
         cx.write_meta(offset, Arc::new(bytes), OpKind::Checkpoint);
@@ -473,7 +477,7 @@ impl Checkpoints {
     }
 
     fn write_superblock(&mut self, cx: &mut Context, copy: usize) {
-        let flushed = cx.flushes.cache.succeeded >= self.ticket;
+        let flushed = cx.flushes.cache.has_covered(self.ticket);
         assert!(flushed, "I13: a superblock names only what was flushed");
         self.step = [CheckpointStep::SuperA, CheckpointStep::SuperB][copy];
         let second = self.second;
@@ -497,7 +501,7 @@ impl Checkpoints {
     }
 
     pub(crate) fn written(&mut self, cx: &mut Context, member: u8, ok: bool) {
-        cx.flushes.cache.unflushed = true;
+        cx.flushes.cache.note_write();
         let ok = ok || cx.goes_on_without(member);
         let state = &mut *self;
         state.failed |= !ok;
@@ -512,7 +516,7 @@ impl Checkpoints {
             match state.step {
                 _ if tries >= WRITE_TRIES => self.abandon(cx),
                 CheckpointStep::Extending => self.write_extension(cx),
-                CheckpointStep::Mending => self.mend_superblock(cx),
+                CheckpointStep::Repairing => self.repair_superblock(cx),
                 CheckpointStep::Writing => self.write_copies(cx),
                 CheckpointStep::SuperA => self.write_superblock(cx, 0),
                 _ => self.write_superblock(cx, 1),
@@ -522,7 +526,7 @@ impl Checkpoints {
         state.tries = 0;
         state.step = match state.step {
             CheckpointStep::Extending => CheckpointStep::ExtendSettling,
-            CheckpointStep::Mending => CheckpointStep::MendingFlush,
+            CheckpointStep::Repairing => CheckpointStep::RepairingFlush,
             CheckpointStep::Writing => CheckpointStep::Settling,
             CheckpointStep::SuperA => CheckpointStep::FlushA,
             _ => CheckpointStep::FlushB,
@@ -539,8 +543,8 @@ impl Checkpoints {
             cx.item_done(item, None);
         }
         match self.purpose {
-            Purpose::Opening => cx.tell(Event::OpeningFailed(Box::new(OpenError::CacheWrite))),
-            Purpose::Closing => cx.actions.push_back(crate::api::Action::Closed),
+            Purpose::Opening => cx.emit(Event::OpeningFailed(Box::new(OpenError::CacheWrite))),
+            Purpose::Closing => cx.actions.push_owner(OwnerAction::Closed),
             Purpose::Running => {}
         }
     }
@@ -555,7 +559,7 @@ impl Checkpoints {
         for number in core::mem::take(&mut self.joining) {
             cx.map.end_segment(number, SegmentPhase::Free);
             cx.column_is_free(number);
-            if !cx.keep_retired(number) {
+            if !cx.free.keep_retired(number) {
                 cx.free.window.push_back(number);
             }
         }
@@ -564,7 +568,7 @@ impl Checkpoints {
                 cx.map.mark_clean(slot);
             }
         }
-        cx.orders_checkpointed();
+        cx.map.orders_checkpointed();
         cx.rebuild_checkpointed();
         cx.free.look_for_stale();
         if self.mark != cx.superblock.mirror {
@@ -583,10 +587,10 @@ impl Checkpoints {
         match core::mem::take(&mut self.purpose) {
             Purpose::Running => {}
             Purpose::Opening => {
-                cx.tell(Event::Opened);
+                cx.emit(Event::Opened);
                 self.mend_extensions(cx);
             }
-            Purpose::Closing => cx.tell(Event::Closing),
+            Purpose::Closing => cx.emit(Event::Closing),
         }
     }
 }

@@ -28,7 +28,7 @@ impl Context {
                 | OpKind::Checkpoint
                 | OpKind::CheckpointBase
                 | OpKind::CopyWrite
-                | OpKind::Mend
+                | OpKind::MemberRepair
                 | OpKind::RewriteUnflushed { .. }
                 | OpKind::RepairWrite,
                 ..,

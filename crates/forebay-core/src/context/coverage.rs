@@ -62,9 +62,9 @@ coverage! {
     MemberMissing = "member-missing",
     /// Recovery found something on one member of a mirrored cache that the other lacked, and
     /// repaired the other.
-    MemberMended = "member-mended",
+    MemberRepaired = "member-repaired",
     /// A bad copy on one member of a mirrored cache was rewritten from the other.
-    CopyMended = "copy-mended",
+    CopyRepaired = "copy-repaired",
     /// A batch of a mirrored cache failed on an active member, and was rewritten though the other
     /// one had it.
     HalfRewritten = "half-rewritten",
@@ -99,7 +99,7 @@ coverage! {
     /// The second superblock was used, or the first was behind.
     SecondSuperblock = "second-superblock",
     /// A stale superblock copy was repaired before a checkpoint.
-    SuperblockMended = "superblock-mended",
+    SuperblockRepaired = "superblock-repaired",
     /// The second copy of a checkpoint was used.
     SecondCheckpoint = "second-checkpoint",
     /// A checkpoint or superblock was rewritten after an error.

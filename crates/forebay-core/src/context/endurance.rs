@@ -1,5 +1,5 @@
-//! The endurance budget: which writes it restrains, and the cost. `context::account` decides how
-//! much there is to spend.
+//! The endurance budget: which writes it restrains, and the cost. `context::endurance_account`
+//! decides how much there is to spend.
 //!
 //! **Restraint.** While at least half of the purse is left, all writes are allowed. Below, only
 //! blocks that were recently missed or evicted are filled, and the emptier the purse the less
@@ -14,7 +14,7 @@
 use crate::api::endurance::{EnduranceBudget, EnduranceReport, Restraint};
 use crate::api::written::WrittenBytes;
 use crate::context::Context;
-use crate::context::account::{DAY, Endurance};
+use crate::context::endurance_account::{DAY, Endurance};
 use crate::fault::{self, PlantedBug};
 use crate::map::recent::Recent;
 use crate::map::segment::Key;

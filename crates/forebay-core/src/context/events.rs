@@ -5,7 +5,7 @@
 
 use crate::api::Device;
 use crate::api::open_error::OpenError;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::locks::LockOwner;
 use crate::context::mirror::Outcome;
 use crate::context::pages::Page;

@@ -164,7 +164,7 @@ pub(crate) struct Repairs {
     pub(crate) asked: BTreeSet<u32>,
     pub(crate) current: Option<Repair>,
     pub(crate) next_at: Nanos,
-    pub(crate) mended: u64,
+    pub(crate) repaired: u64,
 }
 
 /// A suspect whose copies are being read or written: an operation is in flight.
@@ -188,7 +188,7 @@ pub(crate) enum Outcome {
     /// Both copies are right, or the block has gone.
     Sound,
     /// The good copy has replaced the bad one.
-    Mended,
+    Repaired,
     /// Both copies were read more than once, and were wrong each time.
     Wrong,
     /// Neither is right, and at least one could not be read: that might be transient.
@@ -198,8 +198,8 @@ pub(crate) enum Outcome {
 }
 
 impl Repairs {
-    pub(crate) fn mended_blocks(&self) -> u64 {
-        self.mended
+    pub(crate) fn repaired_blocks(&self) -> u64 {
+        self.repaired
     }
 }
 

@@ -3,22 +3,22 @@
 //!
 //! A part of the engine owns its own state and borrows the context. The context calls no part.
 
-pub(crate) mod account;
+pub(crate) mod actions;
 pub(crate) mod blank;
 pub(crate) mod counters;
 pub(crate) mod counting;
 pub(crate) mod coverage;
 pub(crate) mod curve;
 pub(crate) mod devices_written;
+pub(crate) mod dirty_limits;
 pub(crate) mod endurance;
+pub(crate) mod endurance_account;
 pub(crate) mod events;
 pub(crate) mod failure;
 pub(crate) mod fills;
+pub(crate) mod flush_ledger;
 pub(crate) mod free;
-pub(crate) mod ghosts;
 pub(crate) mod intents;
-pub(crate) mod ledger;
-pub(crate) mod levels;
 pub(crate) mod locks;
 pub(crate) mod mirror;
 pub(crate) mod operations;
@@ -35,36 +35,40 @@ pub(crate) mod written;
 
 use crate::api::config::EngineConfig;
 use crate::api::open_error::OpenError;
-use crate::api::settings::VolumeSettings;
+
 use crate::api::stats::Stats;
 use crate::api::written::Payload;
-use crate::api::{Action, Device, Nanos, Notice, OpId, REQUEST_BYTES_MAX, Request, RequestKind, Span};
+use crate::api::{
+    Device, IoAction, Nanos, Notice, OpId, OwnerAction, REQUEST_BYTES_MAX, Request, RequestKind, Span,
+};
 use crate::base::slab::Slab;
-use crate::context::account::Endurance;
+use crate::context::actions::ActionQueue;
 use crate::context::counters::Counters;
 use crate::context::coverage::{CoverageMark, CoverageMarks};
 use crate::context::curve::Curve;
 use crate::context::devices_written::DevicesWritten;
+use crate::context::endurance_account::Endurance;
 use crate::context::events::Event;
 use crate::context::failure::{CacheFailure, ReadRetry};
 use crate::context::fills::Fills;
+use crate::context::flush_ledger::FlushLedger;
 use crate::context::free::FreeSegments;
-use crate::context::ghosts::Ghosts;
-use crate::context::ledger::FlushLedger;
 use crate::context::locks::{BlockRange, LockOwner, RangeLocks};
 use crate::context::mirror::Mirror;
 use crate::context::operations::{DoneOp, Op, OpKind};
 use crate::context::pages::Pages;
 use crate::context::recovery_reads::RecoveryRead;
 use crate::context::requests::Req;
-use crate::context::sectors::{BLOCK, sector_mask};
+use crate::context::sectors::BLOCK;
 use crate::context::streams::Log;
 use crate::context::volume::Volume;
+use crate::context::volumes::Volumes;
 use crate::fault::{self, PlantedBug};
-use crate::map::ages::Born;
+use crate::map::ages::WriteTime;
+use crate::map::destage_queue::OrderWaiter;
 use crate::map::segment::Key;
-use crate::map::waiting::OrderWaiter;
 use crate::map::{CacheMap, UNSETTLED_LOOKUPS_MAX};
+use crate::policy::ghosts::Ghosts;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -93,8 +97,8 @@ pub(crate) struct Context {
     pub(crate) now: Nanos,
     pub(crate) superblock: Superblock,
     pub(crate) map: CacheMap,
-    pub(crate) volumes: Vec<Option<Volume>>,
-    pub(crate) actions: VecDeque<Action>,
+    pub(crate) volumes: Volumes,
+    pub(crate) actions: ActionQueue,
     /// Events that parts have sent to each other and the engine has not delivered yet.
     pub(crate) events: VecDeque<Event>,
     pub(crate) ops: Slab<Op>,
@@ -148,6 +152,17 @@ pub(crate) struct Context {
     pub(crate) unsettled: bool,
 }
 
+impl FreeSegments {
+    /// Keeps an empty segment that is retired out of the pool of free segments.
+    pub(crate) fn keep_retired(&mut self, number: u32) -> bool {
+        let retired = self.retired_from.is_some_and(|first| number >= first);
+        if retired {
+            self.retired.push(number);
+        }
+        retired
+    }
+}
+
 impl Context {
     pub(crate) fn new(config: EngineConfig, now: Nanos) -> Self {
         let pages = Pages::new(config.scratch_blocks);
@@ -156,8 +171,8 @@ impl Context {
             now,
             superblock: crate::context::blank::blank_superblock(),
             map: CacheMap::new(crate::context::blank::blank_geometry(), config.stretch_blocks),
-            volumes: Vec::new(),
-            actions: VecDeque::new(),
+            volumes: Volumes::default(),
+            actions: ActionQueue::default(),
             events: VecDeque::new(),
             ops: Slab::new(),
             spare_spans: Vec::new(),
@@ -212,7 +227,7 @@ impl Context {
     }
 
     pub(crate) fn is_valid(&self, request: &Request<'_>) -> bool {
-        let Some(Some(volume)) = self.volumes.get(usize::from(request.volume.0)) else { return false };
+        let Some(volume) = self.volumes.get(request.volume) else { return false };
         if request.kind == RequestKind::Flush {
             return true;
         }
@@ -247,7 +262,7 @@ impl Context {
     pub(crate) fn advance(&mut self, now: Nanos) {
         debug_assert!(now >= self.now, "time never goes back");
         self.now = self.now.max(now);
-        self.map.clock = Born::at(self.now);
+        self.map.clock = WriteTime::at(self.now);
         self.unsettled = true;
     }
 
@@ -268,26 +283,21 @@ impl Context {
         !goes_on
     }
 
-    /// Returns the settings of an attached volume.
-    pub(crate) fn volume_settings(&self, volume: VolumeId) -> Option<VolumeSettings> {
-        self.volumes.get(usize::from(volume.0))?.as_ref().map(|volume| volume.settings)
-    }
-
     /// Returns true if the engine is stopping and no request is pending.
     pub(crate) fn is_winding_down(&self) -> bool {
         self.stopping && self.reqs.len() == 0
     }
 
     pub(crate) fn volume(&self, id: VolumeId) -> &Volume {
-        self.volumes[usize::from(id.0)].as_ref().expect("requests name attached volumes")
+        self.volumes.get(id).expect("requests name attached volumes")
     }
 
     pub(crate) fn volume_mut(&mut self, id: VolumeId) -> &mut Volume {
-        self.volumes[usize::from(id.0)].as_mut().expect("requests name attached volumes")
+        self.volumes.get_mut(id).expect("requests name attached volumes")
     }
 
     pub(crate) fn notice(&mut self, notice: Notice) {
-        self.actions.push_back(Action::Notice(notice));
+        self.actions.push_owner(OwnerAction::Notice(notice));
     }
 
     pub(crate) fn new_op(&mut self, kind: OpKind) -> u32 {
@@ -338,7 +348,7 @@ impl Context {
         let (now, took) = (self.now, self.now - op.started_at);
         let counts = ok && self.is_ready();
         // While a volume is being attached, its backing store is read before the volume exists.
-        let Some(Some(volume)) = self.volumes.get_mut(usize::from(id.0)) else { return };
+        let Some(volume) = self.volumes.get_mut(id) else { return };
         volume.destage.cost.ends(now, u64::from(op.len).div_ceil(BLOCK));
         if !counts {
             return;
@@ -352,7 +362,7 @@ impl Context {
 
     pub(crate) fn backing_begins(&mut self, id: VolumeId) {
         let now = self.now;
-        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(id.0)) {
+        if let Some(volume) = self.volumes.get_mut(id) {
             volume.destage.cost.begins(now);
         }
     }
@@ -366,23 +376,13 @@ impl Context {
         (state.backing, state.len) = (Some(volume), len);
         self.backing_begins(volume);
         self.stats.count_backing_write(len);
-        self.actions.push_back(Action::Write { op: OpId(op), device: Device::Backing(volume), offset, len });
+        self.actions.push_io(IoAction::Write { op: OpId(op), device: Device::Backing(volume), offset, len });
     }
 
     pub(crate) fn read_meta(&mut self, read: RecoveryRead) {
         let RecoveryRead { offset, len, .. } = read;
         let op = self.new_op(OpKind::Recovery(read));
-        self.actions.push_back(Action::ReadMeta { op: OpId(op), offset, len: len as u32 });
-    }
-
-    /// Returns the bytes of a block that lie inside the volume: less than a block at an odd end.
-    pub(crate) fn block_len(&self, volume: VolumeId, block: u64) -> u64 {
-        (self.volume(volume).size_bytes - block * BLOCK).min(BLOCK)
-    }
-
-    /// Returns the sectors of a block that lie inside the volume.
-    pub(crate) fn block_mask(&self, volume: VolumeId, block: u64) -> u8 {
-        sector_mask(0, self.block_len(volume, block))
+        self.actions.push_io(IoAction::ReadMeta { op: OpId(op), offset, len: len as u32 });
     }
 
     /// Returns the blocks of data that `segments` segments hold.
@@ -411,7 +411,7 @@ impl Context {
             self.backing_begins(volume);
         }
         self.stats.count_read(device, len);
-        self.actions.push_back(Action::Read { op: OpId(op), device, offset, len, crc });
+        self.actions.push_io(IoAction::Read { op: OpId(op), device, offset, len, crc });
         op
     }
 
@@ -436,7 +436,7 @@ impl Context {
         let state = self.ops.get_mut(op);
         (state.meta, state.member) = (Some(meta), member);
         self.count_cache_write(op, offset, len);
-        self.actions.push_back(Action::WriteMeta { op: OpId(op), offset });
+        self.actions.push_io(IoAction::WriteMeta { op: OpId(op), offset });
     }
 
     /// Returns the member that has this byte of the cache.
@@ -445,7 +445,7 @@ impl Context {
     }
 
     #[inline]
-    pub(crate) fn tell(&mut self, event: Event) {
+    pub(crate) fn emit(&mut self, event: Event) {
         self.events.push_back(event);
     }
 
@@ -487,15 +487,6 @@ impl Context {
     pub(crate) fn segments_staying(&self) -> u32 {
         let now = self.map.geometry.segment_count;
         self.free.retired_from.map_or(now, |first| first.min(now))
-    }
-
-    /// Keeps an empty segment that is retired out of the pool of free segments.
-    pub(crate) fn keep_retired(&mut self, number: u32) -> bool {
-        let retired = self.free.retired_from.is_some_and(|first| number >= first);
-        if retired {
-            self.free.retired.push(number);
-        }
-        retired
     }
 
     /// Counts blocks of a volume that are on their way to the log.

@@ -1,7 +1,7 @@
 //! Operations in flight: purpose, and the resources that each holds until it ends.
 
 use crate::api::written::Payload;
-use crate::api::{Action, Device, Nanos, Span};
+use crate::api::{Device, IoAction, Nanos, Span};
 use crate::context::pages::Page;
 use crate::context::recovery_reads::RecoveryRead;
 use crate::map::segment::Key;
@@ -86,7 +86,7 @@ pub(crate) enum OpKind {
     CopyRead,
     CopyWrite,
     /// A write of data that recovery found on one member only, to the other.
-    Mend,
+    MemberRepair,
     /// A rewrite of unflushed batches at a start: bytes of a segment, at their location in the
     /// cache.
     RewriteUnflushed {
@@ -126,7 +126,7 @@ impl OpKind {
             | Self::Recovery(_)
             | Self::CopyRead
             | Self::CopyWrite
-            | Self::Mend
+            | Self::MemberRepair
             | Self::RewriteUnflushed { .. }
             | Self::RepairRead
             | Self::RepairWrite => true,
@@ -150,7 +150,7 @@ pub(crate) struct Op {
     pub(crate) asked: u8,
     /// The action, if it is on the cache device, and how often it was repeated because the device
     /// was shortened.
-    pub(crate) action: Option<Action>,
+    pub(crate) action: Option<IoAction>,
     pub(crate) ended: u8,
     pub(crate) len: u32,
     /// Blocks of a batch.

@@ -6,14 +6,14 @@ pub(crate) type CopyOf = (usize, usize);
 /// A metadata read in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RecoveryRead {
-    pub(crate) what: What,
+    pub(crate) target: RecoveryTarget,
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) tries: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum What {
+pub(crate) enum RecoveryTarget {
     Superblock(CopyOf),
     /// Index of a copy in `Recovery::checkpoints`.
     Checkpoint(usize),

@@ -1,8 +1,17 @@
 //! Replies to requests.
 
-use crate::api::{Action, RequestError, RequestKind, RequestOutcome};
+use crate::api::{OwnerAction, RequestError, RequestKind, RequestOutcome};
 use crate::context::Context;
+use crate::map::CacheMap;
 use forebay_format::VolumeId;
+
+impl CacheMap {
+    /// Returns the blocks of a volume that are not durable on the backing store, including older
+    /// versions that ordered destage still has to write. Lost blocks are excluded.
+    pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> u64 {
+        self.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.dirty)
+    }
+}
 
 impl Context {
     /// Refuses a request that has had no effect and waits for a failing backing store (I85).
@@ -18,7 +27,8 @@ impl Context {
         let mut done = self.reqs.remove(req);
         assert!(done.pending == 0, "I1: a request is answered when all its parts have ended");
         if done.kind == RequestKind::Flush {
-            done.failed = self.flush_fails(done.volume, done.losses_reported, done.failed);
+            let volume = self.volume_mut(done.volume);
+            done.failed = volume.flush_fails(done.losses_reported, done.failed);
         }
         let result = match (done.failed, done.refused) {
             (false, _) => Ok(()),
@@ -37,7 +47,7 @@ impl Context {
         self.volume_mut(done.volume).last_active = self.now;
         done.crcs.clear();
         self.spare_crcs.push(done.crcs);
-        self.actions.push_back(Action::Reply {
+        self.actions.push_owner(OwnerAction::Reply {
             request: done.id,
             result,
             path,
@@ -61,12 +71,6 @@ impl Context {
             RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => RequestOutcome::Zero,
             RequestKind::Prefetch => RequestOutcome::Prefetch,
         }
-    }
-
-    /// Returns the blocks of a volume that are not durable on the backing store, including older
-    /// versions that ordered destage still has to write. Lost blocks are excluded.
-    pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> u64 {
-        self.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.dirty)
     }
 
     pub(crate) fn data_capacity(&self) -> u64 {

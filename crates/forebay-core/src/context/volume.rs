@@ -4,8 +4,9 @@ use crate::api::Nanos;
 use crate::api::config::Attachment;
 use crate::api::settings::{Admission, Treatment, VolumeSettings};
 use crate::context::failure::Promised;
+use crate::context::flush_ledger::Flusher;
 use crate::context::intents::Intents;
-use crate::context::ledger::Flusher;
+use crate::context::sectors::{BLOCK, sector_mask};
 use crate::destage::state::Destage;
 use crate::fault::{self, PlantedBug};
 use forebay_format::VolumeId;
@@ -146,7 +147,7 @@ impl Volume {
     /// start.
     pub(crate) fn keep_intents(&mut self) {
         if !fault::planted(PlantedBug::EndDroppedIntents) {
-            self.intents.keep(self.flusher.succeeded);
+            self.intents.keep(self.flusher.succeeded());
         }
     }
 
@@ -154,20 +155,48 @@ impl Volume {
     /// acknowledged and has not flushed might be gone (I83).
     pub(crate) fn distrust_flushes(&mut self) {
         let flusher = &self.flusher;
-        if (flusher.running || flusher.unflushed) && !fault::planted(PlantedBug::TrustOldDevice) {
-            self.distrusted_flush = flusher.ended + 1 + u64::from(flusher.running);
+        if flusher.is_needed() && !fault::planted(PlantedBug::TrustOldDevice) {
+            self.distrusted_flush = flusher.ended() + 1 + u64::from(flusher.is_running());
         }
     }
 
     /// Returns true if success of the flush that is ending can be trusted.
     pub(crate) fn trusts_flush(&self) -> bool {
-        self.flusher.ended >= self.distrusted_flush
+        self.flusher.ended() >= self.distrusted_flush
     }
 
     /// Returns true if a loss of power could change the content of the backing store, because it
     /// has unflushed writes or a flush has failed. Samples of it then prove nothing.
     pub(crate) fn may_lack_writes(&self) -> bool {
-        self.flusher.unflushed || self.intents.any_kept()
+        self.flusher.has_unflushed() || self.intents.any_kept()
+    }
+
+    /// Returns true if a FLUSH fails, which also marks the losses as reported. Every FLUSH in
+    /// flight when something was lost fails, or else the next one, and later ones do not: as with
+    /// `fsync`. `reported`: losses reported before the FLUSH was taken.
+    pub(crate) fn flush_fails(&mut self, reported: u64, failed: bool) -> bool {
+        let silent = fault::planted(PlantedBug::FlushOverLoss);
+        let fails = failed || self.losses_found > reported && !silent;
+        if fails {
+            self.losses_reported = self.losses_found;
+            self.untold_drop = false;
+        }
+        fails
+    }
+
+    /// Returns the bytes of a block that lie inside the volume: less than a block at an odd end.
+    pub(crate) fn block_len(&self, block: u64) -> u64 {
+        (self.size_bytes - block * BLOCK).min(BLOCK)
+    }
+
+    /// Returns the sectors of a block that lie inside the volume.
+    pub(crate) fn block_mask(&self, block: u64) -> u8 {
+        sector_mask(0, self.block_len(block))
+    }
+
+    /// Serves the volume with a new size.
+    pub(crate) fn serve_size(&mut self, bytes: u64) {
+        (self.size_bytes, self.limit_bytes) = (bytes, bytes);
     }
 
     /// Returns true if blocks read from the backing store are cached.

@@ -38,7 +38,9 @@ impl Op {
                 (written.kept, written.moved) = (bytes(kept), bytes(moved));
             }
             OpKind::Checkpoint | OpKind::CheckpointBase => written.checkpoints = meta,
-            OpKind::CopyWrite | OpKind::RepairWrite | OpKind::Mend => written.rebuilds = meta + spans(),
+            OpKind::CopyWrite | OpKind::RepairWrite | OpKind::MemberRepair => {
+                written.rebuilds = meta + spans()
+            }
             OpKind::RewriteUnflushed { .. } => written.restarts = meta + spans(),
             _ => {}
         }

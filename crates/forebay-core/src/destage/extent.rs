@@ -27,6 +27,7 @@ use crate::context::locks::BlockRange;
 use crate::context::pages::Page;
 use crate::destage::cost::Cost;
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
@@ -151,17 +152,19 @@ impl Tally {
     }
 }
 
-impl Context {
+impl CacheMap {
     /// Returns where to read a block of a gap.
     fn gap(&self, id: VolumeId, block: u64) -> Part {
-        let slot = self.map.lookup(Key::new(id, block)).filter(|slot| {
+        let slot = self.lookup(Key::new(id, block)).filter(|slot| {
             let clean =
-                self.map.state(*slot) == BlockState::Clean || fault::planted(PlantedBug::FillGapsFromDirty);
-            clean && (self.map.mask(*slot) == MASK_FULL || fault::planted(PlantedBug::FillGapsFromPartial))
+                self.state(*slot) == BlockState::Clean || fault::planted(PlantedBug::FillGapsFromDirty);
+            clean && (self.mask(*slot) == MASK_FULL || fault::planted(PlantedBug::FillGapsFromPartial))
         });
         slot.map_or(Part::Gap, Part::Cached)
     }
+}
 
+impl Context {
     /// Plans the extent to write around `block`.
     pub(crate) fn plan_extent(&mut self, id: VolumeId, block: u64, slot: u32, most: Most) -> Extent {
         let (mut parts, mut first) = (alloc::vec![Part::Dirty(slot)], block);
@@ -220,7 +223,10 @@ impl Context {
         let cost = &volume.destage.cost;
         let widest = volume.settings.destage_gap_bytes / crate::context::sectors::BLOCK;
         let explores = volume.destage.started % EXPLORE_EVERY < EXPLORE;
-        if widest == 0 || explores || self.runs_without_cache() || volume.destage.fill_pause_until > self.now
+        if widest == 0
+            || explores
+            || self.failure.runs_without_cache()
+            || volume.destage.fill_pause_until > self.now
         {
             return;
         }
@@ -241,7 +247,7 @@ impl Context {
                 continue;
             };
             for block in end..next {
-                parts.push(self.gap(id, block));
+                parts.push(self.map.gap(id, block));
                 if parts.last() == Some(&Part::Gap) {
                     let at = block - first;
                     tally.read = Some((tally.read.map_or(at, |(first, _)| first), at));

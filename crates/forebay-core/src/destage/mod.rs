@@ -26,15 +26,17 @@ pub(crate) mod report;
 pub(crate) mod state;
 
 use crate::api::destage::Limit;
-use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
+use crate::api::{Device, IoAction, Nanos, Notice, OpId, Span};
 use crate::base::slab::Slab;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::operations::OpKind;
 use crate::context::pages::PageUse;
 use crate::context::sectors::{BLOCK, push_span, sector_runs};
+use crate::context::volume::Volume;
+use crate::context::volumes::Volumes;
 use crate::destage::extent::{Extent, Most, Part};
 use crate::destage::rate_controller::DestagePlan;
 use crate::destage::state::FLUSH_DELAY_NS;
@@ -86,17 +88,25 @@ fn limit_is_of_operator(limit: Limit) -> bool {
     matches!(limit, Limit::MaxIops | Limit::MaxBandwidth)
 }
 
+impl Volume {
+    /// Returns true if a flush is in flight, and enough for the next one has been written since. On
+    /// stores that let new writes overtake a flush, it would otherwise never complete.
+    fn flush_is_behind(&self) -> bool {
+        self.flusher.is_running() && self.destage.written_blocks >= FLUSH_WORTH_BLOCKS
+    }
+}
+
+impl Volumes {
+    /// Returns true if the last write-back of any volume failed.
+    pub(crate) fn is_destage_failing(&self) -> bool {
+        self.iter().any(|volume| volume.destage.rate.failures() > 0)
+    }
+}
+
 impl Context {
     fn count_destage_write(&mut self, id: VolumeId) {
         self.stats.destage_writes += 1;
         self.volume_mut(id).destage.rate.count_write();
-    }
-
-    /// Returns true if a flush is in flight, and enough for the next one has been written since. On
-    /// stores that let new writes overtake a flush, it would otherwise never complete.
-    fn flush_is_behind(&self, id: VolumeId) -> bool {
-        let volume = self.volume(id);
-        volume.flusher.is_running() && volume.destage.written_blocks >= FLUSH_WORTH_BLOCKS
     }
 
     /// Returns true if the cache device holds the content of this slot durably (I11), or is given
@@ -105,16 +115,11 @@ impl Context {
     pub(crate) fn is_held(&self, slot: u32) -> bool {
         let segment = self.map.place(slot).0 as usize;
         let is_copy = || self.map.segments[segment].stream == StreamKind::Survivor;
-        self.map.is_durable(slot) || is_copy() || self.runs_without_cache()
+        self.map.is_durable(slot) || is_copy() || self.failure.runs_without_cache()
     }
 
     pub(crate) fn is_destageable(&self, slot: u32) -> bool {
         self.is_held(slot) || fault::planted(PlantedBug::DestageBeforeDurable)
-    }
-
-    /// Returns true if the last write-back of any volume failed.
-    pub(crate) fn is_destage_failing(&self) -> bool {
-        self.volumes.iter().flatten().any(|volume| volume.destage.rate.failures() > 0)
     }
 
     fn back_off(&mut self, id: VolumeId) {
@@ -124,7 +129,7 @@ impl Context {
         if let Some(retry_in) = paused {
             self.notice(Notice::DestageFailed { volume: id, retry_in });
         }
-        if self.runs_without_cache() && self.volume(id).destage.rate.failures() >= RESCUE_TRIES {
+        if self.failure.runs_without_cache() && self.volume(id).destage.rate.failures() >= RESCUE_TRIES {
             let stopping = self.stopping;
             let volume = self.volume_mut(id);
             (volume.rescue_failed, volume.rescue_given_up) = (true, stopping);
@@ -134,7 +139,7 @@ impl Context {
     /// Returns true if free segments are short, and a backing flush would empty some.
     fn flush_makes_room(&mut self) -> bool {
         let wanted = self.free.window_size as usize;
-        self.free_segments() < wanted && self.map.are_empty_in_use((wanted / 4).max(1))
+        self.free.free_segments() < wanted && self.map.are_empty_in_use((wanted / 4).max(1))
     }
 
     /// Flushes the backing store if enough was written, if something waits for the flush, or if no
@@ -154,21 +159,20 @@ impl Context {
             || self.now >= destage.written_since + FLUSH_DELAY_NS;
         if due || destage.written_blocks >= FLUSH_FOR_ROOM_BLOCKS && self.flush_makes_room() {
             self.volume_mut(id).destage.written_blocks = 0;
-            self.flush(Device::Backing(id), Waiter::Nobody);
+            self.flush(Device::Backing(id), Waiter::None);
         }
     }
 
     /// Flushes the backing stores before a shutdown; returns true while flushes are in flight.
     pub(crate) fn flush_backings_for_shutdown(&mut self) -> bool {
         let mut busy = false;
-        for index in 0..self.volumes.len() {
-            let Some(volume) = &self.volumes[index] else { continue };
-            let id = volume.id;
+        for id in self.volumes.ids() {
+            let Some(volume) = self.volumes.get(id) else { continue };
             if volume.flusher.is_running() {
                 busy = true;
-            } else if volume.flusher.unflushed && !volume.gave_up {
+            } else if volume.flusher.has_unflushed() && !volume.gave_up {
                 self.volume_mut(id).gave_up = true;
-                self.flush(Device::Backing(id), Waiter::Nobody);
+                self.flush(Device::Backing(id), Waiter::None);
                 busy = true;
             }
         }
@@ -178,9 +182,9 @@ impl Context {
 
 impl Destager {
     pub(crate) fn step(&mut self, cx: &mut Context) {
-        for index in 0..cx.volumes.len() {
-            let Some(volume) = &cx.volumes[index] else { continue };
-            let (id, map) = (volume.id, &cx.map.volumes[index]);
+        for id in cx.volumes.ids() {
+            let Some(volume) = cx.volumes.get(id) else { continue };
+            let map = &cx.map.volumes[usize::from(id.0)];
             let nothing = map.waiting.len() == 0 && !volume.destage.is_under_way();
             if nothing && volume.destage.rate.is_idle(cx.now, map.dirty) {
                 continue;
@@ -214,7 +218,7 @@ impl Destager {
                 let yields = plan.why == Limit::ForegroundLatency;
                 return (if yields { plan.why } else { Limit::BackingStore }, None);
             }
-            if cx.flush_is_behind(id) {
+            if cx.volume(id).flush_is_behind() {
                 return (Limit::BackingStore, None);
             }
             let (now, volume) = (cx.now, cx.volume_mut(id));
@@ -255,7 +259,7 @@ impl Destager {
         if most.blocks == 0 {
             return Pick::Wait(Limit::Scratch);
         }
-        if cx.order(id).is_some() && cx.map.is_shadow(slot) {
+        if cx.map.order(id).is_some() && cx.map.is_shadow(slot) {
             cx.cover(CoverageMark::Shadow);
         }
         let extent = cx.plan_extent(id, block, slot, most);
@@ -427,7 +431,7 @@ impl Destager {
         let extent = self.extents.get(number);
         let mask = if extent.parts.len() == 1 { cx.map.mask(extent.slots[0]) } else { MASK_FULL };
         if mask != MASK_FULL {
-            let mask = cx.block_mask(id, first) & mask;
+            let mask = cx.volume(id).block_mask(first) & mask;
             let page = extent.pages[0];
             let runs: Vec<(u32, u32)> = sector_runs(mask).collect();
             self.extents.get_mut(number).pending = runs.len() as u32;
@@ -441,11 +445,11 @@ impl Destager {
         }
         if extent.is_discard {
             let last = first + extent.parts.len() as u64 - 1;
-            let len = (last - first) * BLOCK + cx.block_len(id, last);
+            let len = (last - first) * BLOCK + cx.volume(id).block_len(last);
             self.extents.get_mut(number).pending = 1;
             cx.count_destage_write(id);
             let op = OpId(cx.new_op(OpKind::DestageWrite { extent: number }));
-            cx.actions.push_back(Action::Zero {
+            cx.actions.push_io(IoAction::Zero {
                 op,
                 volume: id,
                 offset: first * BLOCK,
@@ -456,7 +460,7 @@ impl Destager {
         }
         let mut spans: Vec<Span> = Vec::with_capacity(extent.pages.len());
         for (at, page) in extent.pages.iter().enumerate() {
-            let len = cx.block_len(id, first + at as u64) as u32;
+            let len = cx.volume(id).block_len(first + at as u64) as u32;
             push_span(&mut spans, page.part(0, len));
         }
         self.extents.get_mut(number).pending = 1;
@@ -473,7 +477,7 @@ impl Destager {
         }
         let (id, failed, blocks) = (extent.volume, extent.failed, extent.slots.len() as u64);
         self.end_extent_io(cx, number);
-        cx.volume_mut(id).flusher.unflushed = true;
+        cx.volume_mut(id).flusher.note_write();
         if failed {
             cx.back_off(id);
             self.retry_extent(cx, number);
@@ -568,7 +572,7 @@ impl Destager {
         for number in extents {
             let extent = self.extents.remove(number);
             for slot in extent.slots {
-                if cx.map.state(slot) == BlockState::Dirty && cx.runs_without_cache() {
+                if cx.map.state(slot) == BlockState::Dirty && cx.failure.runs_without_cache() {
                     cx.rescued(slot);
                     blocks += 1;
                 } else if cx.map.state(slot) == BlockState::Dirty {
@@ -590,7 +594,7 @@ impl Destager {
         control.succeeded();
         control.note_destaged(blocks);
         let saturated = !core::mem::take(&mut control.paced);
-        cx.tell(Event::Destaged { volume: id, blocks, saturated });
+        cx.emit(Event::Destaged { volume: id, blocks, saturated });
     }
 
     /// Handles a failed flush: extents written while it was in flight may have reached the backing

@@ -16,11 +16,42 @@
 use crate::api::settings::DestageOrder;
 use crate::context::Context;
 use crate::destage::state::DestageWalk;
+use crate::map::CacheMap;
 use crate::map::segment::BlockState;
 use forebay_format::VolumeId;
 
 /// Slots that one pick examines before it falls back to the sweep: bounds the work of an event.
 const SCAN_SLOTS_MAX: u32 = 8192;
+
+impl CacheMap {
+    /// Returns the next waiting block in the walk's segment.
+    fn walk_segment(
+        &self,
+        id: VolumeId,
+        spare: bool,
+        walk: &mut DestageWalk,
+        budget: &mut u32,
+    ) -> Option<u64> {
+        let segment = &self.segments[walk.segment.1 as usize];
+        *budget -= 1;
+        if segment.unclean == 0 {
+            return None;
+        }
+        let waiting = &self.volumes[usize::from(id.0)].waiting;
+        while walk.slot < segment.completed && *budget > 0 {
+            let slot = walk.slot;
+            walk.slot += 1;
+            *budget -= 1;
+            if segment.state(slot) == BlockState::Dirty && !(spare && segment.is_hit(slot)) {
+                let key = segment.key(slot);
+                if key.volume() == id && waiting.contains(key.block()) {
+                    return Some(key.block());
+                }
+            }
+        }
+        None
+    }
+}
 
 impl Context {
     fn next_in_sweep(&self, id: VolumeId) -> Option<u64> {
@@ -44,7 +75,7 @@ impl Context {
             if next != walk.segment {
                 (walk.segment, walk.slot) = (next, 0);
             }
-            found = self.walk_segment(id, spare && !walk.takes_hits, &mut walk, &mut budget);
+            found = self.map.walk_segment(id, spare && !walk.takes_hits, &mut walk, &mut budget);
             if found.is_none() && budget > 0 {
                 walk.segment.1 += 1;
                 walk.slot = 0;
@@ -54,39 +85,11 @@ impl Context {
         found
     }
 
-    /// Returns the next waiting block in the walk's segment.
-    fn walk_segment(
-        &self,
-        id: VolumeId,
-        spare: bool,
-        walk: &mut DestageWalk,
-        budget: &mut u32,
-    ) -> Option<u64> {
-        let segment = &self.map.segments[walk.segment.1 as usize];
-        *budget -= 1;
-        if segment.unclean == 0 {
-            return None;
-        }
-        let waiting = &self.map.volumes[usize::from(id.0)].waiting;
-        while walk.slot < segment.completed && *budget > 0 {
-            let slot = walk.slot;
-            walk.slot += 1;
-            *budget -= 1;
-            if segment.state(slot) == BlockState::Dirty && !(spare && segment.is_hit(slot)) {
-                let key = segment.key(slot);
-                if key.volume() == id && waiting.contains(key.block()) {
-                    return Some(key.block());
-                }
-            }
-        }
-        None
-    }
-
     /// Moves the walk back to a block that waits again, so that an old block does not wait for a
     /// whole pass.
     pub(crate) fn rewind_walk(&mut self, id: VolumeId, slot: u32) {
         let (number, index) = self.map.place(slot);
-        let segment = (self.map.segments[number as usize].born, number);
+        let segment = (self.map.segments[number as usize].first_sequence, number);
         let walk = &mut self.volume_mut(id).destage.walk;
         if (segment, index) < (walk.segment, walk.slot) {
             (walk.segment, walk.slot) = (segment, index);
@@ -95,7 +98,7 @@ impl Context {
 
     /// Returns the next block to write back, if any waits.
     pub(crate) fn next_to_destage(&mut self, id: VolumeId) -> Option<u64> {
-        if self.runs_without_cache()
+        if self.failure.runs_without_cache()
             && let Some(urgent) = self.next_urgent(id, self.volume(id).destage.cursor)
         {
             return Some(urgent);

@@ -27,24 +27,61 @@ use crate::api::{Device, Notice, RequestKind};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::streams::{Item, ItemKind};
 use crate::context::volume::Volume;
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
+use crate::map::destage_queue::{Order, OrderPhase, OrderWaiter};
 use crate::map::segment::Key;
-use crate::map::waiting::{Order, OrderPhase, OrderWaiter};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::{StreamKind, VolumeId};
 
-impl Context {
+impl CacheMap {
     pub(crate) fn order(&self, volume: VolumeId) -> Option<&Order> {
-        self.map.volumes.get(usize::from(volume.0))?.waiting.order.as_deref()
+        self.volumes.get(usize::from(volume.0))?.waiting.order.as_deref()
     }
 
     fn order_mut(&mut self, volume: VolumeId) -> Option<&mut Order> {
-        self.map.volumes.get_mut(usize::from(volume.0))?.waiting.order.as_deref_mut()
+        self.volumes.get_mut(usize::from(volume.0))?.waiting.order.as_deref_mut()
+    }
+
+    /// Notes which guarantees the checkpoint that is being taken records.
+    pub(crate) fn note_order_claims(&mut self) {
+        for map in &mut self.volumes {
+            if let Some(order) = &mut map.waiting.order {
+                order.claimed = order.is_promised();
+            }
+        }
+    }
+
+    /// Begins and ends guarantees when a checkpoint takes effect.
+    pub(crate) fn orders_checkpointed(&mut self) {
+        for index in 0..self.volumes.len() {
+            let Some(order) = &mut self.volumes[index].waiting.order else { continue };
+            match order.phase {
+                OrderPhase::Confirming if order.claimed => order.phase = OrderPhase::InForce,
+                OrderPhase::Leaving if !order.claimed => self.dissolve_order(index),
+                _ => {}
+            }
+        }
+    }
+
+    /// Continues the guarantees that the recovered volume table records.
+    pub(crate) fn recover_orders(&mut self, table: &[VolumeEntry]) {
+        for entry in table.iter().filter(|entry| entry.flush_epoch > 0) {
+            let order = Order::new(OrderPhase::InForce, entry.flush_epoch);
+            self.volumes[usize::from(entry.id.0)].waiting.order = Some(Box::new(order));
+        }
+    }
+
+    /// Drops the guarantee: the volume has left the table, a shadow cannot be found, or the content
+    /// of the backing store is unknown. If the checkpoint in effect records a guarantee, the next
+    /// one must be in effect before the volume is destaged or logged.
+    pub(crate) fn forget_order(&mut self, volume: VolumeId) {
+        self.dissolve_order(usize::from(volume.0));
     }
 
     /// Returns the flush epoch that a batch records for an item; 0: none.
@@ -65,41 +102,12 @@ impl Context {
         self.order(volume).filter(|order| order.is_promised()).map_or(0, |order| order.current)
     }
 
-    /// Notes which guarantees the checkpoint that is being taken records.
-    pub(crate) fn note_order_claims(&mut self) {
-        for map in &mut self.map.volumes {
-            if let Some(order) = &mut map.waiting.order {
-                order.claimed = order.is_promised();
-            }
-        }
-    }
-
-    /// Begins and ends guarantees when a checkpoint takes effect.
-    pub(crate) fn orders_checkpointed(&mut self) {
-        for index in 0..self.map.volumes.len() {
-            let Some(order) = &mut self.map.volumes[index].waiting.order else { continue };
-            match order.phase {
-                OrderPhase::Confirming if order.claimed => order.phase = OrderPhase::InForce,
-                OrderPhase::Leaving if !order.claimed => self.map.dissolve_order(index),
-                _ => {}
-            }
-        }
-    }
-
-    /// Continues the guarantees that the recovered volume table records.
-    pub(crate) fn recover_orders(&mut self, table: &[VolumeEntry]) {
-        for entry in table.iter().filter(|entry| entry.flush_epoch > 0) {
-            let order = Order::new(OrderPhase::InForce, entry.flush_epoch);
-            self.map.volumes[usize::from(entry.id.0)].waiting.order = Some(Box::new(order));
-        }
-    }
-
     /// Sets the epoch of a recovered slot. Returns false if the volume has no order.
     pub(crate) fn recover_epoch(&mut self, slot: u32, low: u32) -> bool {
         let low = if fault::planted(PlantedBug::ForgetEpochs) { 1 } else { low };
-        let Some(order) = self.order_mut(self.map.key(slot).volume()) else { return false };
+        let Some(order) = self.order_mut(self.key(slot).volume()) else { return false };
         order.current = order.current.max(order.widen(low));
-        self.map.set_epoch(slot, low);
+        self.set_epoch(slot, low);
         true
     }
 
@@ -107,19 +115,14 @@ impl Context {
     /// ended.
     pub(crate) fn replay_epoch(&mut self, slot: u32, low: u32) {
         if low == 0 {
-            self.map.dissolve_order(usize::from(self.map.key(slot).volume().0));
+            self.dissolve_order(usize::from(self.key(slot).volume().0));
         } else {
             self.recover_epoch(slot, low);
         }
     }
+}
 
-    /// Drops the guarantee: the volume has left the table, a shadow cannot be found, or the content
-    /// of the backing store is unknown. If the checkpoint in effect records a guarantee, the next
-    /// one must be in effect before the volume is destaged or logged.
-    pub(crate) fn forget_order(&mut self, volume: VolumeId) {
-        self.map.dissolve_order(usize::from(volume.0));
-    }
-
+impl Context {
     /// Resumes orders after recovery: new writes are later than all recovered ones. Attached
     /// volumes that now have another destage order lose their guarantee, as do volumes with
     /// inconsistent shadows; volumes that are not attached otherwise keep it.
@@ -127,14 +130,13 @@ impl Context {
         let leaving: Vec<VolumeId> = self
             .volumes
             .iter()
-            .flatten()
             .filter(|volume| volume.settings.destage_order != DestageOrder::Ordered)
             .map(|volume| volume.id)
             .collect();
         let all = (0..self.map.volumes.len() as u16).map(VolumeId);
         let unsound: Vec<VolumeId> = all.filter(|volume| !self.map.shadows_are_sound(*volume)).collect();
         for volume in leaving.into_iter().chain(unsound) {
-            self.forget_order(volume);
+            self.map.forget_order(volume);
         }
         for volume in &mut self.map.volumes {
             if let Some(order) = &mut volume.waiting.order {
@@ -149,8 +151,8 @@ impl Context {
     /// (except for blocks reported as lost). A kept volume retains its guarantee, see
     /// [`Notice::OrderYielded`].
     pub(crate) fn is_ordered(&self, volume: VolumeId) -> bool {
-        let wanted = self.volume_settings(volume).map(|settings| settings.destage_order);
-        let phase = self.order(volume).map(|order| order.phase);
+        let wanted = self.volumes.settings(volume).map(|settings| settings.destage_order);
+        let phase = self.map.order(volume).map(|order| order.phase);
         wanted.is_none_or(|wanted| wanted == DestageOrder::Ordered) && phase == Some(OrderPhase::InForce)
     }
 
@@ -160,7 +162,7 @@ impl Context {
         if kind != RequestKind::Flush && fault::planted(PlantedBug::FuaKeepsEpoch) {
             return;
         }
-        if let Some(order) = self.order_mut(volume).filter(|order| order.used) {
+        if let Some(order) = self.map.order_mut(volume).filter(|order| order.used) {
             order.advance();
             order.barrier = barrier;
         }
@@ -169,7 +171,7 @@ impl Context {
     /// Notes that the clean mark of a slot was appended.
     pub(crate) fn note_marked(&mut self, slot: u32) {
         let ticket = self.flushes.cache.ticket();
-        if let Some(order) = self.order_mut(self.map.key(slot).volume()) {
+        if let Some(order) = self.map.order_mut(self.map.key(slot).volume()) {
             order.marks_ticket = ticket;
         }
     }
@@ -178,10 +180,10 @@ impl Context {
     /// its dirty blocks, and the order prevents their relocation. Returns true if the volume is
     /// attached or has no order.
     fn yield_order(&mut self, volume: VolumeId) -> bool {
-        if self.is_attached(volume) {
+        if self.volumes.is_attached(volume) {
             return true;
         }
-        let Some(order) = self.order_mut(volume) else { return true };
+        let Some(order) = self.map.order_mut(volume) else { return true };
         match order.phase {
             OrderPhase::Entering => self.map.dissolve_order(usize::from(volume.0)),
             OrderPhase::Confirming | OrderPhase::InForce => {
@@ -204,7 +206,9 @@ impl Context {
 
     /// Ends the guarantee: the version of a block that must reach the backing store is lost.
     pub(crate) fn break_order(&mut self, key: Key) {
-        let Some(order) = self.order_mut(key.volume()).filter(|order| order.is_promised()) else { return };
+        let Some(order) = self.map.order_mut(key.volume()).filter(|order| order.is_promised()) else {
+            return;
+        };
         order.phase = OrderPhase::Leaving;
         self.want_checkpoint();
         self.cover(CoverageMark::OrderBroken);
@@ -230,7 +234,7 @@ impl Context {
         let urgent =
             order.first().is_some() || order.phase == OrderPhase::Entering || self.writes_wait_for_order(id);
         let marked = map.destaged == 0;
-        let durable = self.flushes.cache.succeeded >= order.marks_ticket;
+        let durable = self.flushes.cache.has_covered(order.marks_ticket);
         if !fault::planted(PlantedBug::MixFlushEpochs) {
             if self.volume(id).destage.is_under_way() {
                 return;
@@ -241,13 +245,13 @@ impl Context {
                 return;
             }
             if !durable && !fault::planted(PlantedBug::EpochBeforeMarks) {
-                if urgent && !self.flushes.cache.waits(Waiter::Nobody) {
-                    self.flush(Device::Cache, Waiter::Nobody);
+                if urgent && !self.flushes.cache.waits(Waiter::None) {
+                    self.flush(Device::Cache, Waiter::None);
                 }
                 return;
             }
         }
-        if let Some(order) = self.order_mut(id) {
+        if let Some(order) = self.map.order_mut(id) {
             order.active = next;
         }
     }
@@ -255,8 +259,8 @@ impl Context {
     /// Lets a bypass write continue once its epoch is active.
     pub(crate) fn await_turn(&mut self, direct: u32, volume: VolumeId) {
         let overtakes = fault::planted(PlantedBug::OvertakeEpochs);
-        let Some(order) = self.order_mut(volume).filter(|_| !overtakes) else {
-            self.tell(Event::OrderReached(direct));
+        let Some(order) = self.map.order_mut(volume).filter(|_| !overtakes) else {
+            self.emit(Event::OrderReached(direct));
             return;
         };
         let epoch = order.current;
@@ -264,7 +268,7 @@ impl Context {
             // Draining the earlier dirty blocks may take hours. The guarantee begins only when it
             // holds for this write too.
             order.until = order.until.max(epoch);
-            self.tell(Event::OrderReached(direct));
+            self.emit(Event::OrderReached(direct));
             return;
         }
         self.order_waiters.push(OrderWaiter { direct, volume, epoch });
@@ -286,11 +290,12 @@ impl Context {
         let mut at = 0;
         while let Some(OrderWaiter { direct, volume, epoch }) = self.order_waiters.get(at).copied() {
             let passes = self
+                .map
                 .order(volume)
                 .is_none_or(|order| order.phase != OrderPhase::Leaving && order.active >= epoch);
             if passes || self.fenced {
                 self.order_waiters.remove(at);
-                self.tell(Event::OrderReached(direct));
+                self.emit(Event::OrderReached(direct));
             } else {
                 at += 1;
             }
@@ -301,15 +306,15 @@ impl Context {
     /// returns true if a block of the volume is being relocated.
     pub(crate) fn step_ordered(&mut self, is_moving: impl Fn(VolumeId) -> bool) {
         self.log.order_waits_for_marks = false;
-        for index in 0..self.volumes.len() {
-            let Some(volume) = &self.volumes[index] else { continue };
-            let (id, wanted) = (volume.id, volume.settings.destage_order == DestageOrder::Ordered);
-            if self.order(id).is_none() {
+        for id in self.volumes.ids() {
+            let Some(volume) = self.volumes.get(id) else { continue };
+            let wanted = volume.settings.destage_order == DestageOrder::Ordered;
+            if self.map.order(id).is_none() {
                 if !wanted {
                     continue;
                 }
                 let barrier = self.log.streams[StreamKind::Write.index()].next_sequence;
-                self.map.volumes[index].waiting.begin(barrier);
+                self.map.volumes[usize::from(id.0)].waiting.begin(barrier);
             }
             self.advance_epoch(id);
             self.step_order_phase(id, wanted, &is_moving);
@@ -320,9 +325,9 @@ impl Context {
     }
 
     fn step_order_phase(&mut self, id: VolumeId, wanted: bool, is_moving: impl Fn(VolumeId) -> bool) {
-        let entering = self.order(id).is_some_and(|order| order.phase == OrderPhase::Entering);
+        let entering = self.map.order(id).is_some_and(|order| order.phase == OrderPhase::Entering);
         let moving = entering && is_moving(id);
-        let Some(order) = self.order_mut(id) else { return };
+        let Some(order) = self.map.order_mut(id) else { return };
         match order.phase {
             OrderPhase::Entering if !wanted => self.map.dissolve_order(usize::from(id.0)),
             // A relocation begun before may still leave a record without an epoch in the log.
@@ -352,7 +357,7 @@ impl Context {
         let hope = self.log.moves > 0
             || !checkpoint_idle
             || !self.free.pool.is_empty()
-            || self.volumes.iter().flatten().any(unclean);
+            || self.volumes.iter().any(unclean);
         if !needed || hope {
             return;
         }

@@ -19,7 +19,7 @@ impl Context {
 
     /// Returns state and limit of a volume's destage; `None` if it is not attached.
     pub(crate) fn destage_report(&self, volume: VolumeId) -> Option<DestageReport> {
-        let state = self.volumes.get(usize::from(volume.0))?.as_ref()?;
+        let state = self.volumes.get(volume)?;
         let (map, control) = (&self.map.volumes[usize::from(volume.0)], &state.destage.rate);
         let (incoming, outgoing) = control.rates(self.now);
         Some(DestageReport {
@@ -27,7 +27,7 @@ impl Context {
             target_blocks_per_s: control.target(),
             incoming_blocks_per_s: incoming,
             limited_by: control.limit(),
-            oldest_dirty_age: map.births.oldest().map_or(0, |born| born.age(self.now)),
+            oldest_dirty_age: map.ages.oldest().map_or(0, |time| time.age(self.now)),
             in_flight: state.destage.in_flight(),
             dirty_blocks: map.dirty,
             write_back_requests: self.write_back_requests(volume),

@@ -26,7 +26,7 @@ impl Engine {
     ) -> Result<(), SettingsError> {
         settings.check()?;
         self.begin(now);
-        if let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(id.0)) {
+        if let Some(volume) = self.cx.volumes.get_mut(id) {
             let was = core::mem::replace(&mut volume.settings, settings);
             if !fault::planted(PlantedBug::ChargeUnlimited) {
                 volume.destage.rate.limits_set(&was, &settings);
@@ -60,7 +60,7 @@ impl Engine {
     /// later are drained as well.
     pub fn set_drain(&mut self, now: Nanos, volume: VolumeId, drain: Drain) {
         self.begin(now);
-        if let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(volume.0)) {
+        if let Some(volume) = self.cx.volumes.get_mut(volume) {
             volume.destage.rate.drain = drain;
         }
     }
@@ -87,7 +87,7 @@ impl Engine {
     /// volume may be in flight on the old device. Does nothing if the volume is not attached.
     pub fn backing_reopened(&mut self, now: Nanos, volume: VolumeId) {
         self.begin(now);
-        let Some(Some(attached)) = self.cx.volumes.get_mut(usize::from(volume.0)) else { return };
+        let Some(attached) = self.cx.volumes.get_mut(volume) else { return };
         attached.distrust_flushes();
         self.cx.cancel_fills(whole_volume(volume));
         self.shares.sweep(volume, SweepTask::DropClean);
@@ -142,11 +142,11 @@ impl Engine {
 
     /// Detaches a volume. Requests in flight complete; later ones fail with
     /// `RequestError::Shutdown`. If the volume is kept,
-    /// [`Action::VolumeQuiet`](crate::Action::VolumeQuiet) follows, which the owner answers with
-    /// [`Engine::finish_detach`]. Then [`Notice::Detached`](crate::Notice::Detached) or
-    /// [`Notice::DetachFailed`](crate::Notice::DetachFailed) follows; after the latter the engine
-    /// serves the volume as before. `DetachHow::Discard` also accepts a volume of the table that is
-    /// not attached.
+    /// [`OwnerAction::VolumeQuiet`](crate::OwnerAction::VolumeQuiet) follows, which the owner
+    /// answers with [`Engine::finish_detach`]. Then [`Notice::Detached`](crate::Notice::Detached)
+    /// or [`Notice::DetachFailed`](crate::Notice::DetachFailed) follows; after the latter the
+    /// engine serves the volume as before. `DetachHow::Discard` also accepts a volume of the table
+    /// that is not attached.
     ///
     /// # Errors
     /// Another change is in progress, or the volume has dirty or lost blocks that `how` does not
@@ -161,9 +161,9 @@ impl Engine {
         self.lifecycle.detach(&mut self.cx, volume, how)
     }
 
-    /// Answers [`Action::VolumeQuiet`](crate::Action::VolumeQuiet) with the state of the backing
-    /// store, now that no writes are in flight. Samples must be of blocks that are not dirty
-    /// ([`Engine::block_status`]). Nothing may write to the store until `Detached` or
+    /// Answers [`OwnerAction::VolumeQuiet`](crate::OwnerAction::VolumeQuiet) with the state of the
+    /// backing store, now that no writes are in flight. Samples must be of blocks that are not
+    /// dirty ([`Engine::block_status`]). Nothing may write to the store until `Detached` or
     /// `DetachFailed` follows.
     ///
     /// # Errors

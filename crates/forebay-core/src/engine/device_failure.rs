@@ -22,8 +22,8 @@ impl Engine {
         self.cx.record_again();
     }
 
-    /// Answers [`Action::RecordLoss`](crate::Action::RecordLoss): the record is durable, or could
-    /// not be written.
+    /// Answers [`OwnerAction::RecordLoss`](crate::OwnerAction::RecordLoss): the record is durable,
+    /// or could not be written.
     pub fn loss_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
         self.begin(now);
         self.cx.loss_recorded(ticket, ok);
@@ -32,7 +32,7 @@ impl Engine {
     /// Returns true if the cache device failed and the engine serves its volumes without it.
     #[must_use]
     pub fn runs_without_cache(&self) -> bool {
-        self.cx.runs_without_cache()
+        self.cx.failure.runs_without_cache()
     }
 
     /// Returns true if the rescue has ended: every dirty block of an attached volume is safe or
@@ -62,7 +62,7 @@ impl Engine {
     /// record is needed.
     #[must_use]
     pub fn made_safe(&self) -> Option<Vec<(VolumeId, Vec<Loss>)>> {
-        self.cx.made_safe()
+        self.cx.failure.made_safe()
     }
 
     /// Lost ranges of each volume, by address: reads of them fail until they are overwritten. Lost
@@ -89,7 +89,7 @@ impl Engine {
     /// loss in another way.
     #[must_use]
     pub fn is_loss_unreported(&self, volume: VolumeId) -> bool {
-        self.cx.is_loss_unreported(volume)
+        self.cx.volumes.is_loss_unreported(volume)
     }
 
     /// Lost bytes of a volume.
@@ -98,8 +98,8 @@ impl Engine {
         self.cx.lost_bytes(volume)
     }
 
-    /// Answers [`Action::RecordOut`](crate::Action::RecordOut): the record is durable, or could not
-    /// be written.
+    /// Answers [`OwnerAction::RecordOut`](crate::OwnerAction::RecordOut): the record is durable, or
+    /// could not be written.
     pub fn member_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
         self.begin(now);
         self.cx.member_recorded(ticket, ok);

@@ -2,7 +2,7 @@
 
 use crate::api::Nanos;
 use crate::context::events::Event;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::pages::PageUse;
 use crate::context::streams::ItemOwner;
 use crate::engine::Engine;
@@ -20,18 +20,18 @@ impl Engine {
     #[inline(always)] // called often, and rarely has an event
     pub(crate) fn dispatch(&mut self) {
         if !self.cx.events.is_empty() {
-            self.hand_on_all();
+            self.deliver_all();
         }
     }
 
-    fn hand_on_all(&mut self) {
+    fn deliver_all(&mut self) {
         while let Some(event) = self.cx.events.pop_front() {
             self.cx.settle_again();
-            self.hand_on(event);
+            self.deliver(event);
         }
     }
 
-    fn hand_on(&mut self, event: Event) {
+    fn deliver(&mut self, event: Event) {
         match event {
             Event::Appended(owner, key, slot) => self.appended(owner, key, slot),
             Event::StoreFlushed { volume, ok } => {
@@ -59,7 +59,9 @@ impl Engine {
             Event::Flushed { waiter: Waiter::Recovery, ok, .. } => {
                 self.recover(|recovery, cx| recovery.flushed(cx, ok));
             }
-            Event::Flushed { waiter: Waiter::Nobody, .. } => unreachable!("nobody is told"),
+            Event::Flushed { waiter: Waiter::None, .. } => {
+                unreachable!("no event is emitted without a waiter")
+            }
             Event::BlockLock(owner) => {
                 if !self.lifecycle.lock_granted(&mut self.cx, owner) {
                     self.requests.mutation_locked(&mut self.cx, owner.0);

@@ -19,7 +19,8 @@ mod shutdown;
 
 use crate::api::config::EngineConfig;
 use crate::api::{
-    Action, Device, DeviceFailure, Nanos, OpId, Request, RequestError, RequestKind, RequestOutcome, Span,
+    Action, Device, DeviceFailure, Nanos, OpId, OwnerAction, Request, RequestError, RequestKind,
+    RequestOutcome, Span,
 };
 use crate::checkpoint::Checkpoints;
 use crate::context::operations::OpKind;
@@ -99,9 +100,9 @@ impl Engine {
         if let Some(error) = refusal {
             if error == RequestError::Io && request.kind == RequestKind::Flush {
                 // It reports losses like any other FLUSH that fails.
-                self.cx.flush_fails(request.volume, 0, true);
+                self.cx.volume_mut(request.volume).flush_fails(0, true);
             }
-            self.cx.actions.push_back(Action::Reply {
+            self.cx.actions.push_owner(OwnerAction::Reply {
                 request: request.id,
                 result: Err(error),
                 path: RequestOutcome::Refused,
@@ -185,7 +186,7 @@ impl Engine {
             OpKind::CheckpointBase => self.checkpoint.base_written(&mut self.cx, op.member, ok),
             OpKind::CopyRead => self.cx.copy_read(ok, crcs),
             OpKind::CopyWrite => self.cx.copy_written(op.member, ok),
-            OpKind::Mend => self.recover(|recovery, cx| recovery.mended(cx, op.member, ok)),
+            OpKind::MemberRepair => self.recover(|recovery, cx| recovery.repaired(cx, op.member, ok)),
             OpKind::RewriteUnflushed { segment, offset, len } => self.recover(|recovery, cx| {
                 recovery.rewrite_written(cx, segment, (offset, len), (op.member, ok));
             }),
@@ -224,9 +225,11 @@ impl Engine {
             self.cx.unsettled = false;
             self.settle();
         }
-        let action = self.cx.actions.pop_front()?;
-        if let Some(op) = action.of_cache() {
-            self.cx.ops.get_mut(op.0).action = Some(action);
+        let action = self.cx.actions.pop()?;
+        if let Action::Io(io) = action
+            && let Some(op) = io.of_cache()
+        {
+            self.cx.ops.get_mut(op.0).action = Some(io);
         }
         Some(action)
     }
@@ -240,7 +243,7 @@ impl Engine {
             Status::Stopping => return self.cx.read_retry.deadline(),
             Status::Opening | Status::Failed(_) => return None,
         }
-        let volumes = self.cx.volumes.iter().flatten().filter_map(|volume| self.cx.volume_deadline(volume));
+        let volumes = self.cx.volumes.iter().filter_map(|volume| self.cx.volume_deadline(volume));
         // Most caches have neither scrub nor mirror.
         let rare = if self.scrub.is_under_way() || self.cx.mirror.is_some() {
             self.scrub.deadline().into_iter().chain(self.cx.mirror_deadline()).min()

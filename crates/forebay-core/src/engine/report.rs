@@ -4,14 +4,13 @@ use crate::api::config::CacheMark;
 use crate::api::curve::MissRatioCurve;
 use crate::api::destage::DestageReport;
 use crate::api::endurance::EnduranceReport;
-use crate::api::settings::{PoolSettings, ReclaimPolicy, VolumeSettings};
+use crate::api::settings::{PoolSettings, VolumeSettings};
 use crate::api::stats::Stats;
 use crate::api::written::WrittenBytes;
 use crate::api::{Nanos, OpId};
 use crate::context::Status;
 use crate::context::counters::VolumeStats;
 use crate::context::coverage::CoverageMarks;
-use crate::context::ghosts::WHOLE;
 use crate::engine::Engine;
 use crate::map::UNSETTLED_STATUS_MAX;
 use crate::map::segment::Key;
@@ -41,15 +40,12 @@ impl Engine {
         let mut stats = self.cx.stats;
         stats.cached_blocks = self.cx.map.cached_blocks();
         stats.capacity_blocks = self.cx.capacity_of(self.cx.segments_staying());
-        if self.cx.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo {
-            let share = u128::from(self.cx.ghosts.probation_share());
-            stats.probation_limit_blocks =
-                (u128::from(stats.capacity_blocks) * share / u128::from(WHOLE)) as u64;
-        }
+        let policy = self.cx.config.pool.reclaim_policy;
+        stats.probation_limit_blocks = policy.probation_limit(&self.cx.ghosts, stats.capacity_blocks);
         stats.dirty_blocks = self.cx.map.volumes.iter().map(|volume| volume.dirty).sum();
         stats.lost_blocks = self.cx.map.lost.len() as u64 + self.cx.failure.lost_blocks();
         stats.lost_bytes = self.cx.loss_totals().iter().map(|total| total.bytes).sum();
-        stats.free_segments = self.cx.free_segments() as u64;
+        stats.free_segments = self.cx.free.free_segments() as u64;
         stats.segments = u64::from(self.cx.segments_counted(self.cx.map.segments.len() as u32));
         stats.pinned_blocks = self.cx.map.pinned_blocks();
         stats.index_memory_bytes = (self.cx.map.memory_bytes()
@@ -65,7 +61,7 @@ impl Engine {
     /// that ordered destage still has to write. Excludes lost blocks.
     #[must_use]
     pub fn dirty_blocks(&self, volume: VolumeId) -> u64 {
-        self.cx.dirty_blocks(volume)
+        self.cx.map.dirty_blocks(volume)
     }
 
     /// Reports the cached blocks of a range: calls `f(blocks, cached, dirty)` for runs of blocks
@@ -80,7 +76,7 @@ impl Engine {
         use crate::map::segment::BlockState;
         let worth = |slot: u32| match self.cx.map.state(slot) {
             BlockState::Void => (false, false),
-            BlockState::Clean | BlockState::Destaged => (!self.cx.runs_without_cache(), false),
+            BlockState::Clean | BlockState::Destaged => (!self.cx.failure.runs_without_cache(), false),
             BlockState::Dirty => (true, true),
         };
         let end = first_block + blocks;
@@ -127,13 +123,13 @@ impl Engine {
     /// `Attachment`.
     #[must_use]
     pub fn volume_size_bytes(&self, volume: VolumeId) -> Option<u64> {
-        self.cx.volumes.get(usize::from(volume.0))?.as_ref().map(|volume| volume.limit_bytes)
+        self.cx.volumes.get(volume).map(|volume| volume.limit_bytes)
     }
 
     /// Settings of an attached volume.
     #[must_use]
     pub fn volume_settings(&self, volume: VolumeId) -> Option<VolumeSettings> {
-        self.cx.volume_settings(volume)
+        self.cx.volumes.settings(volume)
     }
 
     /// The volume table as the next checkpoint will have it, including volumes that are not
@@ -162,11 +158,12 @@ impl Engine {
             self.lifecycle,
             self.checkpoint.describe(),
             self.cx.map.unclean_blocks(),
-            self.cx.volumes.iter().flatten().map(|volume| self.cx.levels(volume.id).pool).next(),
-        ) + &self.cx.volumes.iter().flatten().fold(String::new(), |text, volume| {
+            self.cx.volumes.iter().map(|volume| self.cx.levels(volume.id).pool).next(),
+        ) + &self.cx.volumes.iter().fold(String::new(), |text, volume| {
             let (report, levels) = (self.destage_report(volume.id), self.cx.levels(volume.id).volume);
             let order = self
                 .cx
+                .map
                 .order(volume.id)
                 .map(|order| (order.phase, order.current, order.active, order.claimed));
             alloc::format!("{text}; volume {}: order {order:?}, levels {levels:?}, {report:?}", volume.id.0)
@@ -189,7 +186,7 @@ impl Engine {
     /// Counters and gauges of a volume; `None` if it is not attached.
     #[must_use]
     pub fn volume_stats(&self, volume: VolumeId) -> Option<VolumeStats> {
-        self.cx.is_attached(volume).then(|| {
+        self.cx.volumes.is_attached(volume).then(|| {
             let map = &self.cx.map.volumes[usize::from(volume.0)];
             VolumeStats {
                 cached_blocks: map.cached,
@@ -220,7 +217,7 @@ impl Engine {
     #[must_use]
     pub fn dirty_ages(&self, volume: VolumeId) -> [u64; 7] {
         let map = self.cx.map.volumes.get(usize::from(volume.0));
-        map.map_or([0; 7], |map| map.births.classes(self.cx.now))
+        map.map_or([0; 7], |map| map.ages.classes(self.cx.now))
     }
 
     /// Returns true if the block is pinned.
@@ -248,7 +245,7 @@ impl Engine {
     /// Volumes for which a failed flush may have dropped bypass writes, and neither a FLUSH nor a
     /// detach has failed because of it (I82).
     pub fn untold_drops(&self) -> impl Iterator<Item = VolumeId> + '_ {
-        self.cx.volumes.iter().flatten().filter(|volume| volume.untold_drop).map(|volume| volume.id)
+        self.cx.volumes.iter().filter(|volume| volume.untold_drop).map(|volume| volume.id)
     }
 
     /// Returns true while a sweep of [`Engine::unpin_all`] or [`Engine::forget_clean`] is running

@@ -29,7 +29,7 @@ impl Engine {
         self.requests.refuse_in_vain(&mut self.cx, &self.lifecycle);
         // Segments that requests have emptied become free for the steps below.
         self.reclaim.collect_emptied(&mut self.cx);
-        if self.cx.runs_without_cache() {
+        if self.cx.failure.runs_without_cache() {
             self.settle_without_cache();
             return;
         }

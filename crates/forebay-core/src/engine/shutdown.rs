@@ -1,6 +1,6 @@
 //! Checkpoints on demand, and the orderly stop.
 
-use crate::api::{Action, Nanos};
+use crate::api::{Nanos, OwnerAction};
 use crate::context::Status;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
@@ -8,7 +8,7 @@ use forebay_format::VolumeId;
 use forebay_format::checkpoint::BackingRecord;
 
 impl Engine {
-    /// Refuses new requests and lets those in flight complete; [`Action::Quiesced`] follows.
+    /// Refuses new requests and lets those in flight complete; [`OwnerAction::Quiesced`] follows.
     pub fn begin_shutdown(&mut self, now: Nanos) {
         self.begin(now);
         self.cx.stopping = true;
@@ -32,14 +32,14 @@ impl Engine {
             return;
         }
         self.quiesced = true;
-        self.cx.actions.push_back(Action::Quiesced);
+        self.cx.actions.push_owner(OwnerAction::Quiesced);
     }
 
     /// Completes the jobs that waited for the final checkpoint, and closes the engine.
     pub(super) fn close(&mut self) {
         self.step_lifecycle();
         self.step_pool();
-        self.cx.actions.push_back(Action::Closed);
+        self.cx.actions.push_owner(OwnerAction::Closed);
     }
 
     /// Takes a checkpoint as soon as possible;
@@ -49,8 +49,8 @@ impl Engine {
         self.cx.want_checkpoint();
     }
 
-    /// Takes the final checkpoint, after [`Action::Quiesced`], with the present state of the
-    /// backing stores; [`Action::Closed`] follows.
+    /// Takes the final checkpoint, after [`OwnerAction::Quiesced`], with the present state of the
+    /// backing stores; [`OwnerAction::Closed`] follows.
     ///
     /// # Panics
     /// If the engine is not quiesced: a bug of the owner.
@@ -60,12 +60,12 @@ impl Engine {
         // The record from the attach of a volume does not describe its store now: without a new
         // one, the checkpoint records as little of the store as after a crash.
         let forgets = !fault::planted(PlantedBug::KeepOldNotes);
-        for volume in self.cx.volumes.iter_mut().flatten().filter(|_| forgets) {
+        for volume in self.cx.volumes.iter_mut().filter(|_| forgets) {
             volume.backing.stamp_ns = None;
             volume.backing.samples.clear();
         }
         for (volume, backing) in backings {
-            if let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(volume.0)) {
+            if let Some(volume) = self.cx.volumes.get_mut(*volume) {
                 volume.backing = backing.clone();
                 if volume.may_lack_writes() {
                     volume.backing.samples.clear();

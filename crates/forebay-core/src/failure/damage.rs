@@ -60,7 +60,7 @@ impl Context {
                 self.map.drop_shadow(slot);
                 Damage::Dropped
             }
-            BlockState::Dirty if self.runs_without_cache() => {
+            BlockState::Dirty if self.failure.runs_without_cache() => {
                 self.lose(slot);
                 Damage::Lost
             }
@@ -68,7 +68,7 @@ impl Context {
             BlockState::Dirty => {
                 self.break_order(key);
                 self.map.set_lost(slot);
-                self.note_lost(key.volume());
+                self.volumes.note_lost(key.volume());
                 Damage::Lost
             }
             BlockState::Destaged => Damage::Kept,

@@ -3,9 +3,11 @@
 use super::SAFE_BLOCKS_MAX;
 use crate::api::{Loss, LossTotal, Nanos};
 use crate::context::Context;
+use crate::context::failure::CacheFailure;
 use crate::context::failure::{Gone, Safe};
 use crate::context::locks::{BlockRange, whole_volume};
 use crate::context::sectors::{BLOCK, sector_mask, sector_mask_inside, sector_runs};
+use crate::context::volumes::Volumes;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
@@ -31,28 +33,64 @@ impl AtRisk {
     }
 }
 
-impl Context {
+impl CacheFailure {
+    /// A record that includes this number of changes is durable.
+    pub(super) fn note_recorded(&mut self, changes: u64) {
+        self.recorded = changes;
+        self.safe.retain(|_, safe| safe.change > changes);
+    }
+
+    /// Number of the last change in this range that the record does not include yet, 0 if it
+    /// includes all.
+    pub(super) fn unrecorded_in(&self, range: BlockRange) -> u64 {
+        if self.forgotten > self.recorded {
+            return self.forgotten;
+        }
+        let safe = self.safe.range(range.first..=range.last);
+        safe.map(|(_, safe)| safe.change).max().unwrap_or(0)
+    }
+
+    /// Lost sectors of a block.
+    pub(crate) fn lost_sectors(&self, key: Key) -> u8 {
+        if self.gone.is_empty() {
+            return 0;
+        }
+        self.gone.get(&key).map_or(0, |gone| gone.mask)
+    }
+
+    pub(crate) fn is_any_lost_in(&self, range: BlockRange) -> bool {
+        self.gone.range(range.first..=range.last).next().is_some()
+    }
+
+    /// The part of [`Context::at_risk`] that became safe since the last record, by address:
+    /// subtracted from that record it yields the one that is requested now. Safe data stays safe,
+    /// so subtracting it twice changes nothing. `None`: there was too much to remember, and a
+    /// complete record is needed.
+    pub(crate) fn made_safe(&self) -> Option<Vec<(VolumeId, Vec<Loss>)>> {
+        if self.forgotten > self.recorded {
+            return None;
+        }
+        Some(losses_of(self.safe.iter().map(|(key, safe)| (*key, safe.mask, 0)).collect()))
+    }
+}
+
+impl Volumes {
     /// A dirty block of an attached volume was lost.
     pub(crate) fn note_lost(&mut self, volume: VolumeId) {
-        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
+        if let Some(volume) = self.get_mut(volume) {
             volume.losses_found += 1;
         }
     }
 
-    /// True if a FLUSH fails, which also marks the losses as reported. Every FLUSH in flight when
-    /// something was lost fails, or else the next one, and later ones do not: as with `fsync`.
-    /// `told`: losses reported before the FLUSH was taken.
-    pub(crate) fn flush_fails(&mut self, id: VolumeId, told: u64, failed: bool) -> bool {
-        let silent = fault::planted(PlantedBug::FlushOverLoss);
-        let volume = self.volume_mut(id);
-        let fails = failed || volume.losses_found > told && !silent;
-        if fails {
-            volume.losses_reported = volume.losses_found;
-            volume.untold_drop = false;
-        }
-        fails
+    /// True if a volume has losses, and no FLUSH has failed since. An engine that is opened later
+    /// does not know that (I54): if it serves the same clients, the owner must report the loss in
+    /// another way.
+    pub(crate) fn is_loss_unreported(&self, volume: VolumeId) -> bool {
+        self.get(volume).is_some_and(|volume| volume.losses_found > volume.losses_reported)
     }
+}
 
+impl Context {
     pub(crate) fn note_loss(&mut self, volume: VolumeId, loss: &Loss) {
         let end = loss.offset + loss.bytes;
         let written_at = (self.now as i64).saturating_sub_unsigned(loss.age);
@@ -64,22 +102,6 @@ impl Context {
             gone.mask |= mask;
             gone.written_at = gone.written_at.min(written_at);
         }
-    }
-
-    /// A record that includes this number of changes is durable.
-    pub(super) fn note_recorded(&mut self, changes: u64) {
-        self.failure.recorded = changes;
-        self.failure.safe.retain(|_, safe| safe.change > changes);
-    }
-
-    /// Number of the last change in this range that the record does not include yet, 0 if it
-    /// includes all.
-    pub(super) fn unrecorded_in(&self, range: BlockRange) -> u64 {
-        if self.failure.forgotten > self.failure.recorded {
-            return self.failure.forgotten;
-        }
-        let safe = self.failure.safe.range(range.first..=range.last);
-        safe.map(|(_, safe)| safe.change).max().unwrap_or(0)
     }
 
     /// Blocks of a volume that are lost at least in part.
@@ -96,30 +118,18 @@ impl Context {
 
     /// Masks off sectors beyond the end of the volume, which no request can cover.
     fn valid_mask(&self, key: Key, mask: u8) -> u8 {
-        let attached = self.volumes.get(usize::from(key.volume().0)).and_then(Option::as_ref);
+        let attached = self.volumes.get(key.volume());
         let in_table = self.table_entry(key.volume()).map(|entry| entry.size_bytes);
         let size = attached.map(|volume| volume.size_bytes).or(in_table).unwrap_or(0);
         let left = size.saturating_sub(key.block() * BLOCK).min(BLOCK);
         if left == 0 { 0 } else { mask & sector_mask(0, left) }
     }
 
-    /// Lost sectors of a block.
-    pub(crate) fn lost_sectors(&self, key: Key) -> u8 {
-        if self.failure.gone.is_empty() {
-            return 0;
-        }
-        self.failure.gone.get(&key).map_or(0, |gone| gone.mask)
-    }
-
-    pub(crate) fn is_any_lost_in(&self, range: BlockRange) -> bool {
-        self.failure.gone.range(range.first..=range.last).next().is_some()
-    }
-
     /// The only copy of a block is unreadable.
     pub(crate) fn lose(&mut self, slot: u32) {
         let key = self.map.key(slot);
         let mask = self.valid_mask(key, self.map.mask(slot));
-        let written_at = (self.now as i64).saturating_sub_unsigned(self.map.born(slot).age(self.now));
+        let written_at = (self.now as i64).saturating_sub_unsigned(self.map.write_time(slot).age(self.now));
         let known = self.map.is_lost(slot);
         self.map.remove(key);
         if mask == 0 {
@@ -127,7 +137,7 @@ impl Context {
         }
         self.failure.gone.insert(key, Gone { mask, written_at });
         if !known {
-            self.note_lost(key.volume());
+            self.volumes.note_lost(key.volume());
         }
         self.settle_again();
     }
@@ -188,7 +198,7 @@ impl Context {
 
     /// Continues a walk over the data at risk by at most `segments_max` segments; returns the data
     /// once all have been visited. Blocks that become safe meanwhile may be listed nevertheless
-    /// ([`Context::made_safe`] has them); blocks that become lost are always listed.
+    /// ([`CacheFailure::made_safe`] has them); blocks that become lost are always listed.
     pub(crate) fn walk_risk(&self, walk: &mut RiskWalk, segments_max: u32) -> Option<AtRisk> {
         let all = self.map.segments.len() as u32;
         let end = walk.next.saturating_add(segments_max).min(all);
@@ -203,7 +213,7 @@ impl Context {
                 if segment.state(index) == BlockState::Dirty && !segment.is_shadow(index) {
                     let slot = self.map.slot(number, index);
                     let mask = self.valid_mask(segment.key(index), self.map.mask(slot));
-                    parts.push((segment.key(index), mask, self.map.born(slot).age(self.now)));
+                    parts.push((segment.key(index), mask, self.map.write_time(slot).age(self.now)));
                 }
             }
         }
@@ -217,24 +227,13 @@ impl Context {
         Some(AtRisk(core::mem::take(parts)))
     }
 
-    /// The part of [`Context::at_risk`] that became safe since the last record, by address:
-    /// subtracted from that record it yields the one that is requested now. Safe data stays safe,
-    /// so subtracting it twice changes nothing. `None`: there was too much to remember, and a
-    /// complete record is needed.
-    pub(crate) fn made_safe(&self) -> Option<Vec<(VolumeId, Vec<Loss>)>> {
-        if self.failure.forgotten > self.failure.recorded {
-            return None;
-        }
-        Some(losses_of(self.failure.safe.iter().map(|(key, safe)| (*key, safe.mask, 0)).collect()))
-    }
-
     /// Lost ranges of each volume, by address: reads of them fail until they are overwritten. Lost
     /// with a failed cache device, or because the only copy of a dirty block was damaged.
     pub(crate) fn losses(&self) -> Vec<(VolumeId, Vec<Loss>)> {
         let mut parts = self.gone_parts();
         let damaged = self.map.lost.iter().filter_map(|key| self.map.lookup(*key).map(|slot| (*key, slot)));
         parts.extend(damaged.map(|(key, slot)| {
-            (key, self.valid_mask(key, self.map.mask(slot)), self.map.born(slot).age(self.now))
+            (key, self.valid_mask(key, self.map.mask(slot)), self.map.write_time(slot).age(self.now))
         }));
         losses_of(parts)
     }
@@ -253,16 +252,6 @@ impl Context {
     /// True if nothing is lost, of any volume.
     pub(crate) fn has_lost_nothing(&self) -> bool {
         self.map.lost.is_empty() && self.failure.gone.is_empty()
-    }
-
-    /// True if a volume has losses, and no FLUSH has failed since. An engine that is opened later
-    /// does not know that (I54): if it serves the same clients, the owner must report the loss in
-    /// another way.
-    pub(crate) fn is_loss_unreported(&self, volume: VolumeId) -> bool {
-        self.volumes
-            .get(usize::from(volume.0))
-            .and_then(Option::as_ref)
-            .is_some_and(|volume| volume.losses_found > volume.losses_reported)
     }
 
     /// Lost bytes of a volume.

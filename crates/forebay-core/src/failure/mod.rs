@@ -10,7 +10,7 @@
 //!          Refused ----+            it could not: changes fail until it can
 //! ```
 //!
-//! - *Asking*: [`Action::RecordLoss`] asks the owner. Requests that would fail now wait (I50).
+//! - *Asking*: [`OwnerAction::RecordLoss`] asks the owner. Requests that would fail now wait (I50).
 //!   Nothing enters the map, not even batches in flight: the data that the record lists as at risk
 //!   can only become less (I52).
 //! - *WithoutCache*: this cache will never be recovered, so there are no intents, marks, batches,
@@ -40,9 +40,10 @@ mod rescue;
 pub use loss::{AtRisk, RiskWalk};
 
 use crate::api::config::Attachment;
-use crate::api::{Action, Nanos, Notice};
+use crate::api::{Nanos, Notice, OwnerAction};
 use crate::context::Context;
 use crate::context::events::Event;
+use crate::context::failure::CacheFailure;
 use crate::context::failure::{FailureStage, Held};
 use crate::context::requests::Req;
 use crate::context::sectors::{BLOCK, sector_mask};
@@ -69,6 +70,13 @@ impl Req {
     }
 }
 
+impl CacheFailure {
+    /// True if the cache device failed and the engine serves its volumes without it.
+    pub(crate) fn runs_without_cache(&self) -> bool {
+        self.stage == FailureStage::WithoutCache
+    }
+}
+
 impl Context {
     pub(crate) fn serve_without_cache(&mut self, attachment: &Attachment) {
         self.enter_volume(attachment);
@@ -76,12 +84,8 @@ impl Context {
         // Writes from before this engine began may still be volatile: the first FLUSH covers them
         // too.
         let volume = self.volume_mut(attachment.volume);
-        (volume.direct_unflushed, volume.flusher.unflushed) = (true, true);
-    }
-
-    /// True if the cache device failed and the engine serves its volumes without it.
-    pub(crate) fn runs_without_cache(&self) -> bool {
-        self.failure.stage == FailureStage::WithoutCache
+        volume.direct_unflushed = true;
+        volume.flusher.note_write();
     }
 
     /// A read of this slot of the cache device has ended.
@@ -124,12 +128,12 @@ impl Context {
         }
         self.failure.last_ticket += 1;
         self.failure.pending = Some((self.failure.last_ticket, self.failure.changes));
-        self.actions.push_back(Action::RecordLoss { ticket: self.failure.last_ticket });
+        self.actions.push_owner(OwnerAction::RecordLoss { ticket: self.failure.last_ticket });
     }
 
     fn record_ended(&mut self, changes: u64, ok: bool) {
         if ok {
-            self.note_recorded(changes);
+            self.failure.note_recorded(changes);
         }
         let all = core::mem::take(&mut self.failure.recording);
         let (served, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|(needed, _)| *needed <= changes);
@@ -148,15 +152,15 @@ impl Context {
         self.notice(Notice::RunsWithoutCache);
         for index in 0..self.map.volumes.len() {
             let volume = VolumeId(index as u16);
-            if self.order(volume).is_some() {
-                if self.is_ordered(volume) && self.is_attached(volume) {
+            if self.map.order(volume).is_some() {
+                if self.is_ordered(volume) && self.volumes.is_attached(volume) {
                     self.notice(Notice::OrderEnded { volume });
                 }
                 self.map.dissolve_order(index);
             }
         }
         self.log.marks.clear();
-        self.tell(Event::WithoutCache);
+        self.emit(Event::WithoutCache);
         self.move_lost();
         self.find_urgent();
         self.release_held();
@@ -247,8 +251,8 @@ impl Context {
         let refused = self.failure.stage == FailureStage::Refused;
         for held in core::mem::take(&mut self.failure.held) {
             match held {
-                Held::Redo(req) if refused => self.tell(Event::Refused(req)),
-                Held::Redo(req) => self.tell(Event::Redo(req)),
+                Held::Redo(req) if refused => self.emit(Event::Refused(req)),
+                Held::Redo(req) => self.emit(Event::Redo(req)),
                 Held::Durable(req) => {
                     self.reqs.get_mut(req).pending -= 1;
                     self.flush_fenced(req);
@@ -287,7 +291,7 @@ impl Context {
         }
     }
 
-    /// Answers [`Action::RecordLoss`]: the record is durable, or could not be written.
+    /// Answers [`OwnerAction::RecordLoss`]: the record is durable, or could not be written.
     pub(crate) fn loss_recorded(&mut self, ticket: u64, ok: bool) {
         let Some((_, changes)) = self.failure.pending.take_if(|(pending, _)| *pending == ticket) else {
             return;
@@ -296,7 +300,7 @@ impl Context {
         match self.failure.stage {
             FailureStage::Sound => {}
             FailureStage::Asking | FailureStage::Refused if ok => {
-                self.note_recorded(changes);
+                self.failure.note_recorded(changes);
                 self.go_on_without_cache();
             }
             FailureStage::Asking | FailureStage::Refused => {

@@ -12,9 +12,27 @@ use crate::context::Context;
 use crate::context::failure::Place;
 use crate::context::locks::{BlockRange, whole_volume};
 use crate::context::requests::Req;
+use crate::map::CacheMap;
 use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
 use forebay_format::{StreamKind, VolumeId};
+
+impl CacheMap {
+    /// True if the content of this slot may have been written after `upto`.
+    fn is_behind(&self, upto: Option<&Place>, segment: u32, index: u32) -> bool {
+        let Some(place) = upto else { return true };
+        let slots = &self.segments[segment as usize];
+        if slots.first_sequence >= place.next_sequence {
+            return true;
+        }
+        let key = slots.key(index);
+        let busy = place.busy.partition_point(|range| range.last < key);
+        if place.busy.get(busy).is_some_and(|range| range.first <= key) {
+            return true;
+        }
+        place.open.iter().flatten().any(|(open, applied)| *open == segment && index >= *applied)
+    }
+}
 
 impl Context {
     /// A FLUSH is about to be answered.
@@ -25,21 +43,6 @@ impl Context {
             let unused = if counts { promised.upto.replace(place) } else { Some(place) };
             promised.spare = unused.map(|place| place.busy).unwrap_or_default();
         }
-    }
-
-    /// True if the content of this slot may have been written after `upto`.
-    fn is_behind(&self, upto: Option<&Place>, segment: u32, index: u32) -> bool {
-        let Some(place) = upto else { return true };
-        let slots = &self.map.segments[segment as usize];
-        if slots.born >= place.next_sequence {
-            return true;
-        }
-        let key = slots.key(index);
-        let busy = place.busy.partition_point(|range| range.last < key);
-        if place.busy.get(busy).is_some_and(|range| range.first <= key) {
-            return true;
-        }
-        place.open.iter().flatten().any(|(open, applied)| *open == segment && index >= *applied)
     }
 
     /// The cache has just failed: finds its urgent blocks. Looks at all slots.
@@ -54,9 +57,9 @@ impl Context {
                     continue;
                 }
                 let key = segment.key(index);
-                let volume = self.volumes.get(usize::from(key.volume().0)).and_then(Option::as_ref);
+                let volume = self.volumes.get(key.volume());
                 let upto = volume.map(|volume| volume.promised.upto.as_ref());
-                if upto.is_some_and(|upto| self.is_behind(upto, number, index)) {
+                if upto.is_some_and(|upto| self.map.is_behind(upto, number, index)) {
                     self.volume_mut(key.volume()).promised.urgent.insert(key.block());
                 }
             }

@@ -18,12 +18,13 @@
 //! and is then repeated. The cache is fenced when one has waited for the whole period. A member of
 //! a mirrored cache is failed out at once: the other one has the same data.
 
-use crate::api::{Action, Device, Nanos, OpId};
+use crate::api::{Device, IoAction, Nanos, OpId};
 use crate::context::coverage::CoverageMark;
 use crate::context::operations::{Op, OpKind};
 use crate::context::{Context, Status};
 use crate::failure::damage::CACHE_READ_TRIES;
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
 use crate::map::segment::BlockState;
 
 /// The first pause; each one is twice as long as the previous one.
@@ -32,11 +33,13 @@ const FIRST_PAUSE_NS: Nanos = 50_000_000;
 /// patience of clients.
 const PAUSES: u8 = 7;
 
-impl Context {
+impl CacheMap {
     fn is_only_copy(&self, slot: u32) -> bool {
-        self.map.state(slot) == BlockState::Dirty && !self.map.is_lost(slot)
+        self.state(slot) == BlockState::Dirty && !self.is_lost(slot)
     }
+}
 
+impl Context {
     /// An operation has ended. True if it was the last attempt to read a dirty block, failed, and
     /// will be repeated.
     pub(crate) fn is_asked_again(&mut self, op: OpId, ok: bool, crcs: &[u32]) -> bool {
@@ -47,7 +50,7 @@ impl Context {
         if ok && (copies == 1 || crcs.first() == Some(&self.map.crc(slot))) {
             return false;
         }
-        let (now, failed) = (self.now, self.runs_without_cache());
+        let (now, failed) = (self.now, self.failure.runs_without_cache());
         if self.read_retry.gives_up(asked, copies * PAUSES, now, failed)
             || fault::planted(PlantedBug::GiveUpAtOnce)
         {
@@ -104,7 +107,9 @@ impl Context {
         {
             self.read_retry.ended.pop_first();
             self.cover(CoverageMark::EndedLater);
-            self.actions.extend(self.ops.get(op).action);
+            if let Some(action) = self.ops.get(op).action {
+                self.actions.push_io(action);
+            }
         }
     }
 
@@ -112,10 +117,10 @@ impl Context {
     /// of the `again`-th repetition.
     fn last_attempt(&self, state: &Op, again: u32) -> Option<(u32, u64)> {
         if matches!(state.kind, OpKind::CopyRead) {
-            return self.last_copy_read().filter(|copy| self.is_only_copy(copy.0));
+            return self.last_copy_read().filter(|copy| self.map.is_only_copy(copy.0));
         }
         let (slot, tries) = state.slot.zip(state.attempt)?;
-        let is_last = self.is_only_copy(slot) && tries >= self.slot_tries(slot);
+        let is_last = self.map.is_only_copy(slot) && tries >= self.slot_tries(slot);
         is_last.then(|| (slot, self.slot_offset(slot, tries + again)))
     }
 
@@ -131,7 +136,7 @@ impl Context {
             state.member = member;
             let len = state.len;
             self.stats.count_read(Device::Cache, len);
-            self.actions.push_back(Action::Read {
+            self.actions.push_io(IoAction::Read {
                 op: OpId(op),
                 device: Device::Cache,
                 offset,

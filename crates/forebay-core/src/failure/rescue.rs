@@ -4,7 +4,7 @@ use super::RECORD_PAUSE_NS;
 use crate::api::{Device, Nanos, Notice, RequestKind};
 use crate::context::Context;
 use crate::context::failure::FailureStage;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::volume::Volume;
 use crate::fault::{self, PlantedBug};
 use alloc::vec::Vec;
@@ -34,7 +34,7 @@ impl Context {
             self.reqs.get_mut(req).failed = true;
         }
         let state = self.volume(volume);
-        let needed = if is_flush { state.safer_at } else { self.unrecorded_in(range) };
+        let needed = if is_flush { state.safer_at } else { self.failure.unrecorded_in(range) };
         if state.direct_unflushed || state.direct_flushing {
             self.reqs.get_mut(req).pending += 1;
             self.flush(Device::Backing(volume), Waiter::Request(req));
@@ -46,7 +46,7 @@ impl Context {
 
     /// A write, zero or discard has ended without the cache: the record must not list its sectors.
     pub(crate) fn make_readable(&mut self, req: u32) {
-        let needed = self.unrecorded_in(self.reqs.get(req).range());
+        let needed = self.failure.unrecorded_in(self.reqs.get(req).range());
         if !fault::planted(PlantedBug::AcknowledgeUnrecorded) {
             self.wait_for_record(req, needed);
         }
@@ -83,10 +83,9 @@ impl Context {
         if self.failure.stage != FailureStage::WithoutCache {
             return;
         }
-        for index in 0..self.volumes.len() {
-            let Some(volume) = &mut self.volumes[index] else { continue };
+        for id in self.volumes.ids() {
+            let Some(volume) = self.volumes.get_mut(id) else { continue };
             let failed = core::mem::take(&mut volume.rescue_failed);
-            let id = volume.id;
             if !self.failure.waiting.is_empty() && (failed || !self.has_urgent(id)) {
                 self.serve_waiting(id, failed);
             }
@@ -105,8 +104,8 @@ impl Context {
 
     /// True if the rescue has ended: every dirty block of an attached volume is safe or lost.
     pub(crate) fn is_rescue_over(&self) -> bool {
-        self.runs_without_cache()
-            && self.volumes.iter().flatten().all(|volume| self.dirty_blocks(volume.id) == 0)
+        self.failure.runs_without_cache()
+            && self.volumes.iter().all(|volume| self.map.dirty_blocks(volume.id) == 0)
     }
 
     fn serve_waiting(&mut self, id: VolumeId, failed: bool) {
@@ -146,7 +145,7 @@ impl Context {
         }
         let gives_up = |volume: &Volume| volume.rescue_given_up;
         let rescues =
-            self.volumes.iter().flatten().any(|volume| self.dirty_blocks(volume.id) > 0 && !gives_up(volume));
+            self.volumes.iter().any(|volume| self.map.dirty_blocks(volume.id) > 0 && !gives_up(volume));
         if !rescues && self.failure.changes > self.failure.recorded && !self.failure.record_failed {
             self.ask_record();
         }

@@ -9,7 +9,7 @@
 
 use crate::api::config::{Attachment, OnBackingChange};
 use crate::api::lifecycle_error::LifecycleError;
-use crate::api::{Action, Device, Notice, OpId};
+use crate::api::{Device, IoAction, Notice, OpId};
 use crate::checkpoint::Checkpoints;
 use crate::context::Context;
 use crate::context::locks::whole_volume;
@@ -62,7 +62,7 @@ impl Attaching {
     ) -> Result<Self, LifecycleError> {
         let id = entry.id;
         check_entry(&entry, &attachment)?;
-        if cx.is_attached(id) {
+        if cx.volumes.is_attached(id) {
             return Err(LifecycleError::Attached);
         }
         let known = cx.table_entry(id).cloned();
@@ -131,7 +131,7 @@ impl Attaching {
                     *started = true;
                     cx.stats.backing_flushes += 1;
                     let op = cx.new_op(OpKind::LifecycleFlush(id));
-                    cx.actions.push_back(Action::Flush { op: OpId(op), device: Device::Backing(id) });
+                    cx.actions.push_io(IoAction::Flush { op: OpId(op), device: Device::Backing(id) });
                     return Progress::Waits;
                 }
                 None => return Progress::Waits,
@@ -187,20 +187,20 @@ impl Attaching {
         if !self.changed {
             return self.enter_table(cx, id);
         }
-        let dirty_blocks = cx.dirty_blocks(id);
+        let dirty_blocks = cx.map.dirty_blocks(id);
         let policy = self.attachment.on_change;
         if policy == OnBackingChange::Refuse && dirty_blocks > 0 {
             return self.attach_failed(cx, id, LifecycleError::BackingChanged { dirty_blocks });
         }
         // The forced checkpoint records this before anything is destaged.
-        cx.forget_order(id);
+        cx.map.forget_order(id);
         self.stage = AttachStage::Sweeping(Sweep::new(0, policy != OnBackingChange::DiscardDirty));
         Progress::Goes
     }
 
     /// From here on every checkpoint lists the volume as in use.
     fn enter_table(&mut self, cx: &mut Context, id: VolumeId) -> Progress {
-        self.attachment.size_bytes = cx.size_to_serve(&self.attachment, &self.entry);
+        self.attachment.size_bytes = cx.map.size_to_serve(&self.attachment, &self.entry);
         let mut entry = self.entry.clone();
         entry.mode = self.attachment.settings.mode;
         entry.size_bytes = self.attachment.size_bytes;
@@ -210,7 +210,7 @@ impl Attaching {
         cx.volume_table.retain(|other| other.id != id);
         cx.volume_table.push(entry);
         if fault::planted(PlantedBug::ForgetOrderAtAttach) {
-            cx.forget_order(id);
+            cx.map.forget_order(id);
         }
         let ticket = cx.force_checkpoint();
         let early = fault::planted(PlantedBug::ServeBeforeCheckpoint);

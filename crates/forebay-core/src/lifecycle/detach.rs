@@ -12,13 +12,15 @@
 //! - *Discard*: its entry leaves the table, and its dirty data is dropped.
 
 use crate::api::lifecycle_error::LifecycleError;
-use crate::api::{Action, Notice};
+use crate::api::{Notice, OwnerAction};
 use crate::checkpoint::Checkpoints;
 use crate::context::Context;
 use crate::context::events::Event;
 use crate::context::locks::whole_volume;
+use crate::context::volume::Volume;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::job::{Progress, Sweep, Waits};
+use crate::map::CacheMap;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::BackingRecord;
 
@@ -59,24 +61,25 @@ pub(crate) struct Detaching {
     stage: DetachStage,
 }
 
-impl Context {
+impl CacheMap {
     fn unclean_of(&self, id: VolumeId) -> u64 {
-        let map = &self.map.volumes[usize::from(id.0)];
+        let map = &self.volumes[usize::from(id.0)];
         map.dirty + map.lost
     }
+}
 
+impl Volume {
     /// True if a write or a flush of the backing store is in flight, or destaged data waits for a
     /// flush.
-    fn is_destaging(&self, id: VolumeId) -> bool {
-        let volume = self.volume(id);
-        volume.flusher.is_running() || volume.destage.is_under_way()
+    fn is_destaging(&self) -> bool {
+        self.flusher.is_running() || self.destage.is_under_way()
     }
 }
 
 impl Detaching {
     fn ask(&mut self, cx: &mut Context, id: VolumeId) {
         self.stage = DetachStage::Asking(None);
-        cx.actions.push_back(Action::VolumeQuiet { volume: id });
+        cx.actions.push_owner(OwnerAction::VolumeQuiet { volume: id });
     }
 
     fn can_be_cancelled(&self) -> bool {
@@ -94,7 +97,7 @@ impl Detaching {
     }
 
     pub(super) fn begin(cx: &Context, id: VolumeId, how: DetachHow) -> Result<Self, LifecycleError> {
-        let attached = cx.is_attached(id);
+        let attached = cx.volumes.is_attached(id);
         if !attached && (how != DetachHow::Discard || cx.table_entry(id).is_none()) {
             return Err(LifecycleError::NotAttached);
         }
@@ -135,7 +138,7 @@ impl Detaching {
         checkpoint: &Checkpoints,
         id: VolumeId,
     ) -> Progress {
-        let attached = cx.is_attached(id);
+        let attached = cx.volumes.is_attached(id);
         if self.can_be_cancelled() && attached {
             let error = match () {
                 () if self.cancelled => Some(LifecycleError::Cancelled),
@@ -154,7 +157,7 @@ impl Detaching {
         match &mut self.stage {
             DetachStage::Quieting => {
                 let dirty = self.how == DetachHow::Drained
-                    && cx.dirty_blocks(id) > 0
+                    && cx.map.dirty_blocks(id) > 0
                     && !fault::planted(PlantedBug::ForgetDirtyAtDetach);
                 let lost = cx.map.volumes[usize::from(id.0)].lost;
                 if self.how == DetachHow::Drained && lost > 0 {
@@ -167,7 +170,7 @@ impl Detaching {
                 self.stage = DetachStage::Locking;
             }
             DetachStage::Locking => {
-                if !waits.lock(cx, id, whole_volume(id)) || attached && cx.is_destaging(id) {
+                if !waits.lock(cx, id, whole_volume(id)) || attached && cx.volume(id).is_destaging() {
                     return Progress::Waits;
                 }
                 if !attached || self.how == DetachHow::Discard {
@@ -188,7 +191,7 @@ impl Detaching {
                 }
                 Some(_) if self.how == DetachHow::Drained => return self.leave_table(cx, id),
                 Some(_) => {
-                    if let Err(error) = may_keep(cx, cx.unclean_of(id)) {
+                    if let Err(error) = may_keep(cx, cx.map.unclean_of(id)) {
                         return cx.job_failed(Notice::DetachFailed { volume: id, error });
                     }
                     if cx.volume(id).intents.any_kept() && !fault::planted(PlantedBug::EndDroppedIntents) {
@@ -238,14 +241,12 @@ impl Detaching {
 
     /// The point of no return: checkpoints that are taken from now on do not list the volume.
     fn leave_table(&mut self, cx: &mut Context, id: VolumeId) -> Progress {
-        if let Some(volume) = cx.volumes.get_mut(usize::from(id.0)) {
-            *volume = None;
-        }
+        cx.volumes.remove(id);
         cx.volume_table.retain(|entry| entry.id != id);
-        cx.forget_order(id);
+        cx.map.forget_order(id);
         cx.ghosts.volume_gone(id);
         cx.curve.volume_gone(id);
-        cx.tell(Event::VolumeLeft { volume: id, goes: true });
+        cx.emit(Event::VolumeLeft { volume: id, goes: true });
         if fault::planted(PlantedBug::ReuseVolumeEarly) {
             cx.notice(Notice::Detached { volume: id });
             return Progress::Done;
@@ -263,10 +264,10 @@ fn may_keep(cx: &Context, unclean: u64) -> Result<(), LifecycleError> {
 
 /// The point of no return: the entry stays, and the volume is no longer served.
 fn keep_in_table(cx: &mut Context, waits: &mut Waits, id: VolumeId, backing: BackingRecord) {
-    let volume = cx.volumes[usize::from(id.0)].take().expect("a volume that is kept is attached");
+    let volume = cx.volumes.remove(id).expect("a volume that is kept is attached");
     let entry = cx.volume_table.iter_mut().find(|entry| entry.id == id);
     let entry = entry.expect("an attached volume is in the table");
     (entry.mode, entry.size_bytes, entry.backing) = (volume.settings.mode, volume.table_bytes, backing);
-    cx.tell(Event::VolumeLeft { volume: id, goes: false });
+    cx.emit(Event::VolumeLeft { volume: id, goes: false });
     waits.unlock(cx, id);
 }

@@ -4,7 +4,7 @@ use crate::api::{Device, Notice};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::locks::{BlockRange, LockOwner, whole_volume};
 use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse};

@@ -81,7 +81,7 @@ impl Lifecycle {
     /// As [`Lifecycle::may_change`], for an attached volume.
     fn may_change_attached(&self, cx: &Context, id: VolumeId) -> Result<(), LifecycleError> {
         self.may_change(cx, id)?;
-        if cx.is_attached(id) { Ok(()) } else { Err(LifecycleError::NotAttached) }
+        if cx.volumes.is_attached(id) { Ok(()) } else { Err(LifecycleError::NotAttached) }
     }
 
     fn begin_job(&mut self, cx: &mut Context, id: VolumeId, job: Job) {
@@ -91,11 +91,11 @@ impl Lifecycle {
 
     /// Publishes the state of the jobs that destage needs, in the volumes concerned.
     fn publish(&self, cx: &mut Context) {
-        for volume in cx.volumes.iter_mut().flatten() {
+        for volume in cx.volumes.iter_mut() {
             (volume.shrinking, volume.drains_to_leave) = (false, false);
         }
         for (id, job) in &self.jobs {
-            let Some(Some(volume)) = cx.volumes.get_mut(usize::from(id.0)) else { continue };
+            let Some(volume) = cx.volumes.get_mut(*id) else { continue };
             match job {
                 Job::Resize(job) => volume.shrinking = job.is_cut(),
                 Job::Detach(job) => volume.drains_to_leave = job.drains_to_leave(),
@@ -125,14 +125,14 @@ impl Lifecycle {
         attachment: Attachment,
     ) -> Result<(), LifecycleError> {
         let id = entry.id;
-        let without_cache = cx.runs_without_cache() && !cx.stopping && !self.has_job(id);
+        let without_cache = cx.failure.runs_without_cache() && !cx.stopping && !self.has_job(id);
         if !without_cache {
             self.may_change(cx, id)?;
         }
         let job = Attaching::begin(cx, entry, attachment)?;
         if without_cache {
             // Its dirty data cannot be compared with a backing store now.
-            if cx.dirty_blocks(id) > 0 {
+            if cx.map.dirty_blocks(id) > 0 {
                 return Err(LifecycleError::Fenced);
             }
             job.end_without_cache(cx);
@@ -152,7 +152,7 @@ impl Lifecycle {
 
     /// Returns to normal service, if that is still possible.
     pub(crate) fn cancel_detach(&mut self, cx: &mut Context, id: VolumeId) -> Result<(), LifecycleError> {
-        let attached = cx.is_attached(id);
+        let attached = cx.volumes.is_attached(id);
         match self.job_mut(id) {
             Some(Job::Detach(job)) => {
                 job.cancel()?;

@@ -276,8 +276,7 @@ fn moves_pinned(cx: &mut Context, relocations: &mut Relocations, slot: u32, room
 /// Removes every reference to segments from `count` on.
 fn forget_segments(cx: &mut Context, count: u32) {
     let slots = count.saturating_mul(cx.map.geometry.segment_blocks);
-    cx.flushes.undurable.retain(|number| *number < count);
-    cx.flushes.flushing.retain(|(number, _)| *number < count);
+    cx.flushes.forget_segments(count);
     cx.log.marks.retain(|slot| *slot < slots);
     cx.free.forget_from(count);
     if fault::planted(PlantedBug::AppendToRetired) {

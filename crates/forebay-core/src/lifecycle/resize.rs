@@ -55,11 +55,6 @@ pub(crate) struct Resizing {
 }
 
 impl Context {
-    fn serve_size(&mut self, id: VolumeId, bytes: u64) {
-        let volume = self.volume_mut(id);
-        (volume.size_bytes, volume.limit_bytes) = (bytes, bytes);
-    }
-
     /// The point of no return: the volume has its new size. The blocks beyond it stay locked until
     /// a checkpoint records the new size, and so does the block that the new end cuts: destage
     /// would write it only up to the new end, and if a crash restored the old size, the block would
@@ -70,7 +65,7 @@ impl Context {
         // A copy of the block at the end that has no sectors inside the volume: there is nothing to
         // destage.
         let key = Key::new(id, bytes / BLOCK);
-        let kept = if bytes.is_multiple_of(BLOCK) { 0xff } else { self.block_mask(id, key.block()) };
+        let kept = if bytes.is_multiple_of(BLOCK) { 0xff } else { self.volume(id).block_mask(key.block()) };
         if self.map.lookup(key).is_some_and(|slot| self.map.mask(slot) & kept == 0) {
             self.map.remove(key);
         }
@@ -127,7 +122,7 @@ impl Resizing {
                 }
                 cx.volume_mut(id).table_bytes = self.bytes;
                 if fault::planted(PlantedBug::ServeBeforeCheckpoint) {
-                    cx.serve_size(id, self.bytes);
+                    cx.volume_mut(id).serve_size(self.bytes);
                 }
                 self.stage = ResizeStage::Checkpoint(cx.force_checkpoint());
             }
@@ -148,7 +143,7 @@ impl Resizing {
                 self.stage = ResizeStage::Checkpoint(cx.force_checkpoint());
             }
             ResizeStage::Checkpoint(ticket) => {
-                if !checkpoint.is_in_effect(*ticket) && !cx.runs_without_cache() {
+                if !checkpoint.is_in_effect(*ticket) && !cx.failure.runs_without_cache() {
                     if cx.refuses_changes() {
                         // The checkpoint may never complete, and nothing is destaged: requests that
                         // wait for the locks continue and fail.
@@ -156,7 +151,7 @@ impl Resizing {
                     }
                     return Progress::Waits;
                 }
-                cx.serve_size(id, self.bytes);
+                cx.volume_mut(id).serve_size(self.bytes);
                 cx.wake_in(1); // Flush epochs have waited for this.
                 cx.notice(Notice::VolumeResized { volume: id, bytes: self.bytes });
                 return Progress::Done;
@@ -200,7 +195,7 @@ fn trim_end(cx: &mut Context, waits: &mut Waits, relocations: &mut Relocations, 
     }
     // A fill that was read when the volume was larger may still be in flight.
     cx.cancel_fills(range);
-    let mask = cx.block_mask(id, key.block());
+    let mask = cx.volume(id).block_mask(key.block());
     if cx.map.shadows_reach_beyond(key, mask) {
         // Shadows cannot be relocated. Sectors beyond the end are not destaged while the volume
         // ends here.

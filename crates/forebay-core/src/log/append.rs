@@ -13,7 +13,7 @@
 //! same stream sequence. Only the end of the segment waits for its summary.
 
 use crate::api::written::Payload;
-use crate::api::{Action, Device, Notice, OpId};
+use crate::api::{Device, IoAction, Notice, OpId};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
@@ -21,6 +21,7 @@ use crate::context::operations::OpKind;
 use crate::context::sectors::push_span;
 use crate::context::streams::{Batch, Item, ItemKind, ItemOwner};
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
 use crate::map::segment::{BlockState, SegmentPhase};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -37,6 +38,17 @@ pub(crate) const FILLS_WAIT_NS: u64 = 250_000_000;
 /// Number of clean marks that are worth a batch of their own.
 const MARKS_WORTH_A_BATCH: usize = 512;
 
+impl CacheMap {
+    /// Seals a segment without a summary.
+    fn close_segment(&mut self, number: u32, completed: u32) {
+        let segment = &mut self.segments[number as usize];
+        debug_assert!(segment.completed <= completed);
+        segment.completed = completed;
+        segment.phase = SegmentPhase::Sealed;
+        self.sealed(number);
+    }
+}
+
 impl Context {
     /// Blocks of a segment that batches may use; the rest is for the summary, if there is one.
     pub(crate) fn batch_blocks(&self) -> u32 {
@@ -46,15 +58,6 @@ impl Context {
 
     fn writes_summaries(&self) -> bool {
         self.map.geometry.segment_blocks >= self.config.summaries_from_blocks
-    }
-
-    /// Seals a segment without a summary.
-    fn close_segment(&mut self, number: u32, completed: u32) {
-        let segment = &mut self.map.segments[number as usize];
-        debug_assert!(segment.completed <= completed);
-        segment.completed = completed;
-        segment.phase = SegmentPhase::Sealed;
-        self.map.sealed(number);
     }
 
     #[inline]
@@ -139,7 +142,7 @@ impl Context {
         if still {
             let stream = &mut self.log.streams[kind.index()];
             (stream.open, stream.closing) = (None, false);
-            self.close_segment(segment, next);
+            self.map.close_segment(segment, next);
         }
         still
     }
@@ -155,7 +158,7 @@ impl Context {
         stream.open = None;
         stream.closing = false;
         if next == 0 {
-            self.close_segment(segment, 0);
+            self.map.close_segment(segment, 0);
         } else {
             self.write_summary(kind, segment, next);
         }
@@ -197,7 +200,7 @@ impl Context {
         let (mut payload, mut causes) = (0, Payload::default());
         while entries.len() < ENTRIES_MAX {
             let Some(item) = self.next_item(kind, payload < room) else { break };
-            let flush_epoch = self.flush_epoch(kind, &item);
+            let flush_epoch = self.map.flush_epoch(kind, &item);
             if let Some(span) = item.span {
                 payload += 1;
                 causes.add(item.done);
@@ -254,10 +257,10 @@ impl Context {
         let len = batch.blocks * BLOCK_BYTES as u32;
         self.count_cache_write(batch.op, offset, len);
         let op = OpId(batch.op);
-        self.actions.push_back(if batch.is_summary {
-            Action::WriteMeta { op, offset }
+        self.actions.push_io(if batch.is_summary {
+            IoAction::WriteMeta { op, offset }
         } else {
-            Action::Write { op, device: Device::Cache, offset, len }
+            IoAction::Write { op, device: Device::Cache, offset, len }
         });
         self.log.streams[kind.index()].submitted(batch);
     }
@@ -319,12 +322,12 @@ impl Context {
         assert!(still, "I2: a segment is closed when all its batches have completed");
         if !self.writes_summaries() {
             self.cover(CoverageMark::SegmentWithoutSummary);
-            return self.close_segment(segment, at);
+            return self.map.close_segment(segment, at);
         }
         let table = &self.map.segments[segment as usize];
         if table.forgot_epochs {
             self.cover(CoverageMark::SummaryLeftOut);
-            return self.close_segment(segment, at);
+            return self.map.close_segment(segment, at);
         }
         let payload = summary::encode((0..at).map(|index| {
             table.has_data(index).then(|| SummaryItem {
@@ -358,7 +361,7 @@ impl Context {
     pub(crate) fn batch_written(&mut self, kind: StreamKind, op: u32, ok: bool) {
         let batch = self.log.streams[kind.index()].incomplete(|batch| batch.op == op);
         batch.expect("a batch completes once").completed = Some(ok);
-        self.flushes.cache.unflushed = true;
+        self.flushes.cache.note_write();
         if fault::planted(PlantedBug::AcknowledgeOutOfOrder) && ok {
             self.apply_out_of_order(kind, op);
         }
@@ -399,28 +402,21 @@ impl Context {
         let ended = |batch: &mut Batch| batch.completed.is_some();
         let ended: Vec<Batch> = self.log.streams[kind.index()].summaries.extract_if(.., ended).collect();
         for batch in ended {
-            self.flushes.cache.unflushed = true;
+            self.flushes.cache.note_write();
             self.map.changes.touch(batch.segment);
             self.map.segments[batch.segment as usize].pins -= 1;
             if batch.completed == Some(true) && !self.fenced {
                 self.map.segments[batch.segment as usize].summary_block = batch.start;
-                self.note_undurable(batch.segment);
-                self.close_segment(batch.segment, batch.start + batch.blocks);
+                self.flushes.note_undurable(batch.segment);
+                self.map.close_segment(batch.segment, batch.start + batch.blocks);
             } else {
                 self.cover(CoverageMark::SummaryFailed);
                 if batch.completed == Some(false) {
                     self.notice(Notice::CacheWriteFailed { segment: batch.segment });
                 }
-                self.close_segment(batch.segment, batch.start);
+                self.map.close_segment(batch.segment, batch.start);
             }
             self.log.spare_batches.push(batch);
-        }
-    }
-
-    /// The segment has blocks that no flush of the cache has made durable.
-    fn note_undurable(&mut self, segment: u32) {
-        if !self.flushes.undurable.contains(&segment) {
-            self.flushes.undurable.push(segment);
         }
     }
 
@@ -441,12 +437,12 @@ impl Context {
         assert!(!self.fenced, "I52: nothing enters the map once the cache is fenced");
         // A flush that started after the write completed does not cover this batch, which was not
         // applied yet.
-        self.flushes.cache.unflushed = true;
+        self.flushes.cache.note_write();
         self.map.changes.touch(batch.segment);
         let segment = &mut self.map.segments[batch.segment as usize];
         segment.pins -= 1;
         segment.completed = segment.completed.max(batch.start + batch.blocks);
-        self.note_undurable(batch.segment);
+        self.flushes.note_undurable(batch.segment);
         let stream = &mut self.log.streams[kind.index()];
         stream.completed_sequence = stream.completed_sequence.max(batch.stream_sequence + 1);
         stream.tries = 0;
@@ -492,7 +488,7 @@ impl Context {
             }
             self.log.spare_batches.push(batch);
         }
-        self.close_segment(number, start);
+        self.map.close_segment(number, start);
         if give_up {
             self.cover(CoverageMark::BatchGivenUp);
             // So many segments cannot all be bad: the device has failed.
@@ -530,9 +526,9 @@ impl Context {
             self.pin_for(self.reqs.get(req).treatment, slot);
         }
         if slot.is_some() && matches!(item.kind, ItemKind::Drop { .. }) {
-            self.apply_drop(item.kind);
+            self.map.apply_drop(item.kind);
         }
-        self.tell(Event::Appended(item.done, item.key, slot));
+        self.emit(Event::Appended(item.done, item.key, slot));
     }
 
     /// Queues a clean mark for a slot that is now durable on the backing store.
@@ -549,7 +545,7 @@ impl Context {
             && (self.log.marks.len() >= MARKS_WORTH_A_BATCH
                 || self.now >= self.log.marks_since + MARKS_DELAY_NS
                 || self.log.order_waits_for_marks
-                || self.is_short_of_segments()
+                || self.free.is_short_of_segments()
                 || self.log.writers_wait_for_marks)
     }
 

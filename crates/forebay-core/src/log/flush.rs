@@ -15,11 +15,11 @@
 //! - a disk that was removed and returned may have lost acknowledged writes that were not flushed.
 //!   So the first flush that starts after it was reopened fails, too (I83).
 
-use crate::api::{Action, Device, Notice, OpId, RequestKind};
+use crate::api::{Device, IoAction, Notice, OpId, RequestKind};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
-use crate::context::ledger::{Flusher, Waiter};
+use crate::context::flush_ledger::{Flusher, Waiter};
 use crate::context::operations::OpKind;
 use crate::fault::{self, PlantedBug};
 
@@ -41,8 +41,8 @@ impl Context {
     /// Makes completed writes to the cache device durable soon; without a notification.
     pub(crate) fn want_cache_flush(&mut self) {
         let cache = &self.flushes.cache;
-        if (cache.unflushed || cache.is_running()) && !cache.waits(Waiter::Nobody) {
-            self.flush(Device::Cache, Waiter::Nobody);
+        if cache.is_needed() && !cache.waits(Waiter::None) {
+            self.flush(Device::Cache, Waiter::None);
         }
     }
 
@@ -54,16 +54,11 @@ impl Context {
     }
 
     fn start_device_flush(&mut self, device: Device) {
-        let flusher = self.flusher(device);
-        flusher.running = true;
-        flusher.unflushed = false;
+        self.flusher(device).begin();
         match device {
             Device::Cache => {
                 self.stats.cache_flushes += 1;
-                self.flushes.flushing.clear();
-                for number in self.flushes.undurable.drain(..) {
-                    self.flushes.flushing.push((number, self.map.segments[number as usize].completed));
-                }
+                self.flushes.note_covered(&self.map);
                 for stream in &mut self.log.streams {
                     stream.flushing = stream.completed_sequence;
                 }
@@ -80,7 +75,7 @@ impl Context {
             return;
         }
         let op = self.new_op(OpKind::Flush(device));
-        self.actions.push_back(Action::Flush { op: OpId(op), device });
+        self.actions.push_io(IoAction::Flush { op: OpId(op), device });
     }
 
     pub(crate) fn flushed(&mut self, device: Device, ok: bool) {
@@ -91,25 +86,8 @@ impl Context {
                 Device::Cache => !self.fenced || trusts,
                 Device::Backing(volume) => self.volume(volume).trusts_flush(),
             };
-        let flusher = self.flusher(device);
-        flusher.running = false;
-        flusher.ended += 1;
-        let ended = flusher.ended;
-        if ok {
-            flusher.succeeded = ended;
-        } else {
-            flusher.unflushed = true;
-        }
-        let mut served = core::mem::take(&mut self.flushes.served);
-        let flusher = self.flusher(device);
-        flusher.waiters.retain(|(ticket, waiter)| {
-            let due = *ticket <= ended;
-            if due {
-                served.push(*waiter);
-            }
-            !due
-        });
-        let more = !flusher.waiters.is_empty();
+        let mut served = self.flushes.take_served();
+        let more = self.flusher(device).end(ok, &mut served);
         match device {
             Device::Cache if ok => self.cache_is_durable(),
             Device::Cache => self.fence(),
@@ -122,33 +100,27 @@ impl Context {
                 if dropped {
                     volume.note_dropped_writes();
                 }
-                volume.intents.flushed(volume.flusher.succeeded);
-                self.tell(Event::StoreFlushed { volume: id, ok });
+                volume.intents.flushed(volume.flusher.succeeded());
+                self.emit(Event::StoreFlushed { volume: id, ok });
             }
         }
         if more {
-            self.tell(Event::FlushDue(device));
+            self.emit(Event::FlushDue(device));
         }
         for waiter in served.drain(..) {
             match waiter {
-                Waiter::Nobody => {}
+                Waiter::None => {}
                 // Only the reply depends on it, unless the cache has failed.
                 Waiter::Request(req) if !self.fenced => self.request_part_done(req, device, ok),
-                waiter => self.tell(Event::Flushed { waiter, device, ok }),
+                waiter => self.emit(Event::Flushed { waiter, device, ok }),
             }
         }
-        self.flushes.served = served;
+        self.flushes.give_back(served);
     }
 
     fn cache_is_durable(&mut self) {
         assert!(!self.fenced, "I14: no flush is trusted after one that failed");
-        for (number, blocks) in self.flushes.flushing.drain(..) {
-            let segment = &mut self.map.segments[number as usize];
-            // A segment that was freed meanwhile needs no durability.
-            if segment.has_table() && blocks <= segment.completed {
-                segment.durable = segment.durable.max(blocks);
-            }
-        }
+        self.flushes.make_durable(&mut self.map);
         for stream in &mut self.log.streams {
             stream.flushed_sequence = stream.flushing;
         }
@@ -183,7 +155,7 @@ impl Context {
             self.flush_fenced(req);
             return;
         }
-        let cache = self.flushes.cache.unflushed || self.flushes.cache.is_running();
+        let cache = self.flushes.cache.is_needed();
         let cache = cache && !fault::planted(PlantedBug::SkipDeviceFlush);
         assert!(self.flushes.covers_all(cache), "I3: a FLUSH waits for a flush of all that was acknowledged");
         if cache {

@@ -8,7 +8,7 @@
 //!    the checkpoint are known, and those blocks are prepared at once (I46).
 //! 3. Replay applies the log, then calls [`CacheMap::replayed`].
 
-use crate::map::ages::Born;
+use crate::map::ages::WriteTime;
 use crate::map::segment::{BlockState, Key};
 use crate::map::{CacheMap, MASK_FULL, VolumeMap, count_cached, key_of};
 use alloc::vec::Vec;
@@ -33,7 +33,7 @@ struct Run {
     blocks: u64,
     state: Option<BlockState>,
     /// Of dirty blocks.
-    born: Born,
+    time: WriteTime,
 }
 
 impl CacheMap {
@@ -53,7 +53,7 @@ impl CacheMap {
         let segment = &mut self.segments[number as usize];
         // If the segment had no times before, all of these slots get one time.
         let (fresh, mut last_dirty) = (segment.written.is_empty(), None);
-        let (mut run, mut births) = (Run::default(), (0, now, 0));
+        let (mut run, mut ages) = (Run::default(), (0, now, 0));
         found.for_each(|slot| {
             if segment.state(slot.index) != BlockState::Void {
                 return; // It was found before, from another source.
@@ -66,25 +66,25 @@ impl CacheMap {
             if slot.state == BlockState::Void {
                 return;
             }
-            let mut born = now;
+            let mut time = now;
             if slot.state == BlockState::Dirty {
                 if !fresh || last_dirty.is_none() {
-                    born = segment.written.note(slot.index, now);
+                    time = segment.written.note(slot.index, now);
                 }
                 last_dirty = Some(slot.index);
             }
             let follows = run.first + run.blocks == slot.key.0 && slot.key.block() > 0;
-            if !follows || (run.state, run.born) != (Some(slot.state), born) {
-                count_loaded(&mut self.volumes, self.stretch_shift, run, &mut births);
-                run = Run { first: slot.key.0, blocks: 0, state: Some(slot.state), born };
+            if !follows || (run.state, run.time) != (Some(slot.state), time) {
+                count_loaded(&mut self.volumes, self.stretch_shift, run, &mut ages);
+                run = Run { first: slot.key.0, blocks: 0, state: Some(slot.state), time };
             }
             run.blocks += 1;
         });
         if let Some(last) = last_dirty {
             segment.written.note(last, now);
         }
-        count_loaded(&mut self.volumes, self.stretch_shift, run, &mut births);
-        self.volumes[births.0].births.add_many(births.1, births.2);
+        count_loaded(&mut self.volumes, self.stretch_shift, run, &mut ages);
+        self.volumes[ages.0].ages.add_many(ages.1, ages.2);
         let known = self.volumes.iter().rposition(|volume| volume.cached > 0);
         self.known_volumes = self.known_volumes.max(known.map_or(0, |known| known + 1));
     }
@@ -165,9 +165,9 @@ impl CacheMap {
     }
 }
 
-/// Counts a run. `births` has the volume, the time and the number of blocks that are not added to
-/// the births yet.
-fn count_loaded(volumes: &mut [VolumeMap], stretch_shift: u32, run: Run, births: &mut (usize, Born, u32)) {
+/// Counts a run. `ages` has the volume, the time and the number of blocks that are not added to
+/// the ages yet.
+fn count_loaded(volumes: &mut [VolumeMap], stretch_shift: u32, run: Run, ages: &mut (usize, WriteTime, u32)) {
     let Some(state) = run.state else { return };
     let first = Key(run.first);
     let number = usize::from(first.volume().0);
@@ -176,10 +176,10 @@ fn count_loaded(volumes: &mut [VolumeMap], stretch_shift: u32, run: Run, births:
     if state == BlockState::Dirty {
         volume.dirty += run.blocks;
         volume.waiting.load(first.block(), run.blocks);
-        if (births.0, births.1) != (number, run.born) {
-            volumes[births.0].births.add_many(births.1, births.2);
-            *births = (number, run.born, 0);
+        if (ages.0, ages.1) != (number, run.time) {
+            volumes[ages.0].ages.add_many(ages.1, ages.2);
+            *ages = (number, run.time, 0);
         }
-        births.2 += run.blocks as u32;
+        ages.2 += run.blocks as u32;
     }
 }

@@ -11,6 +11,7 @@
 
 pub(crate) mod ages;
 pub(crate) mod changes;
+pub(crate) mod destage_queue;
 mod filter;
 pub(crate) mod index;
 pub(crate) mod load;
@@ -19,17 +20,16 @@ mod occupancy;
 pub(crate) mod recent;
 pub(crate) mod segment;
 pub(crate) mod shadow;
-pub(crate) mod waiting;
 
 use crate::base::bitset::BlockSet;
 use crate::fault::{self, PlantedBug};
-use crate::map::ages::{Births, Born};
+use crate::map::ages::{AgeHistogram, WriteTime};
 use crate::map::changes::Changes;
+use crate::map::destage_queue::Waiting;
 use crate::map::index::Index;
 use crate::map::memory::SegmentMemory;
 use crate::map::occupancy::{Occupancy, STRETCH_BLOCKS_MAX};
 use crate::map::segment::{BlockState, Key, Segment, SegmentPhase};
-use crate::map::waiting::Waiting;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -62,13 +62,13 @@ pub(crate) struct VolumeMap {
     pub(crate) lost: u64,
     pub(crate) pinned: u64,
     /// Dirty blocks (except lost ones) by the time they were written.
-    pub(crate) births: Births,
+    pub(crate) ages: AgeHistogram,
 }
 
 impl VolumeMap {
     /// Returns the memory in bytes.
     fn bytes(&self) -> usize {
-        self.waiting.bytes() + self.discarded.bytes() + self.births.bytes() + self.occupancy.bytes()
+        self.waiting.bytes() + self.discarded.bytes() + self.ages.bytes() + self.occupancy.bytes()
     }
 }
 
@@ -95,8 +95,8 @@ pub(crate) struct CacheMap {
     empty_in_use: BTreeSet<u32>,
     /// Segments in use by age: sequence of the first batch, number.
     by_age: BTreeSet<(u64, u32)>,
-    /// Birth of blocks that are inserted now.
-    pub(crate) clock: Born,
+    /// Write time of blocks that are inserted now.
+    pub(crate) clock: WriteTime,
     /// Slots and segments visited in long walks, see [`crate::Engine::looked_at`].
     pub(crate) looked_at: Cell<u64>,
     /// Memory that segments have allocated.
@@ -135,7 +135,7 @@ impl CacheMap {
             emptied: Vec::new(),
             empty_in_use: BTreeSet::new(),
             by_age: BTreeSet::new(),
-            clock: Born::default(),
+            clock: WriteTime::default(),
             looked_at: Cell::new(0),
             memory: RefCell::default(),
             begun: 0,
@@ -296,9 +296,9 @@ impl CacheMap {
         self.changes.touch(number);
         self.begun_for_clients += u64::from(stream != StreamKind::Survivor);
         let segment = &mut self.segments[number as usize];
-        self.by_age.remove(&(segment.born, number));
+        self.by_age.remove(&(segment.first_sequence, number));
         segment.begin(phase, stream, first, blocks);
-        self.by_age.insert((segment.born, number));
+        self.by_age.insert((segment.first_sequence, number));
     }
 
     /// Returns the oldest segment in use that is not older than `from` (sequence of its first
@@ -324,7 +324,7 @@ impl CacheMap {
         }
         self.changes.touch(number);
         let segment = &mut self.segments[number as usize];
-        self.by_age.remove(&(segment.born, number));
+        self.by_age.remove(&(segment.first_sequence, number));
         segment.end(phase);
     }
 
@@ -359,17 +359,22 @@ impl CacheMap {
     }
 
     /// Returns the time when the current data of a dirty block was written.
-    pub(crate) fn born(&self, slot: u32) -> Born {
+    pub(crate) fn write_time(&self, slot: u32) -> WriteTime {
         let (segment, index) = self.place(slot);
         self.segments[segment as usize].written.of(index)
     }
 
     /// As [`CacheMap::insert`], for a block that was written at another time.
-    pub(crate) fn insert_born(&mut self, slot: u32, state: BlockState, born: Born) -> Option<BlockState> {
-        self.insert_key(self.key(slot), slot, state, born)
+    pub(crate) fn insert_written_at(
+        &mut self,
+        slot: u32,
+        state: BlockState,
+        time: WriteTime,
+    ) -> Option<BlockState> {
+        self.insert_key(self.key(slot), slot, state, time)
     }
 
-    fn insert_key(&mut self, key: Key, slot: u32, state: BlockState, born: Born) -> Option<BlockState> {
+    fn insert_key(&mut self, key: Key, slot: u32, state: BlockState, time: WriteTime) -> Option<BlockState> {
         debug_assert!(state != BlockState::Void);
         self.settle_key(key);
         let blocks = self.geometry.segment_blocks;
@@ -384,7 +389,7 @@ impl CacheMap {
         }
         if state != BlockState::Clean {
             let (segment, index) = self.segment_of_mut(slot);
-            segment.written.note(index, born);
+            segment.written.note(index, time);
             if state == BlockState::Dirty && old_state.is_some() {
                 // Use of a block predicts its next use, regardless of its content.
                 segment.set_hit(index);
@@ -406,9 +411,9 @@ impl CacheMap {
     }
 
     /// Notes when the content of a slot that is about to become unclean was written.
-    pub(crate) fn note_birth(&mut self, slot: u32, born: Born) {
+    pub(crate) fn note_write_time(&mut self, slot: u32, time: WriteTime) {
         let (segment, index) = self.segment_of_mut(slot);
-        segment.written.note(index, born);
+        segment.written.note(index, time);
     }
 
     /// Removes a block; returns its slot.
@@ -462,7 +467,7 @@ impl CacheMap {
         let packed = (!are_lost).then(|| segment.packed_state(index));
         segment.set_state(index, state);
         let packed_now = (!are_lost).then(|| segment.packed_state(index));
-        let born = segment.written.of(index);
+        let time = segment.written.of(index);
         if let Some(state) = packed_now.filter(|_| packed != packed_now) {
             self.changes.note(slot, state);
         }
@@ -478,7 +483,7 @@ impl CacheMap {
             }
             BlockState::Dirty => {
                 volume.dirty -= 1;
-                volume.births.remove(born);
+                volume.ages.remove(time);
             }
             BlockState::Destaged => volume.destaged -= 1,
             BlockState::Void | BlockState::Clean => {}
@@ -486,7 +491,7 @@ impl CacheMap {
         match state {
             BlockState::Dirty => {
                 volume.dirty += 1;
-                volume.births.add(born);
+                volume.ages.add(time);
             }
             BlockState::Destaged => volume.destaged += 1,
             BlockState::Void | BlockState::Clean => {}
@@ -510,10 +515,10 @@ impl CacheMap {
         assert!(segment.state(index) == BlockState::Dirty, "only dirty data can be lost");
         if !segment.is_lost(index) {
             segment.set_lost(index);
-            let born = segment.written.of(index);
+            let time = segment.written.of(index);
             let volume = &mut self.volumes[usize::from(key.volume().0)];
             volume.dirty -= 1;
-            volume.births.remove(born);
+            volume.ages.remove(time);
             volume.lost += 1;
             self.lost.insert(key);
             self.leave(slot);
@@ -732,7 +737,7 @@ impl CacheMap {
         for (volume, count) in self.volumes.iter().zip(counts) {
             let counted = [volume.cached, volume.dirty, volume.destaged, volume.lost, volume.pinned];
             assert_eq!(counted, count, "volume counts");
-            assert_eq!(volume.births.len(), volume.dirty, "every dirty block has one age");
+            assert_eq!(volume.ages.len(), volume.dirty, "every dirty block has one age");
             assert!(volume.waiting.len() <= volume.dirty, "only dirty blocks wait for destage");
             let unclean = volume.dirty + volume.lost;
             assert!(

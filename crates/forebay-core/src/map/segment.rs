@@ -189,7 +189,7 @@ pub(crate) struct Segment {
     /// Stream sequence of the first batch.
     pub(crate) first_stream_sequence: u64,
     /// Sequence of the first batch: the age of the segment.
-    pub(crate) born: u64,
+    pub(crate) first_sequence: u64,
     /// Sequence of the last batch or summary, or that of the log when the segment was taken into
     /// use; kept when it becomes empty.
     pub(crate) last_sequence: u64,
@@ -232,7 +232,7 @@ impl Segment {
             phase: SegmentPhase::Free,
             stream: StreamKind::Write,
             first_stream_sequence: 0,
-            born: 0,
+            first_sequence: 0,
             last_sequence: 0,
             freed_after: 0,
             forgot_epochs: false,
@@ -260,7 +260,7 @@ impl Segment {
             phase,
             stream,
             first_stream_sequence: first.0,
-            born: first.1,
+            first_sequence: first.1,
             last_sequence: first.1,
             table: Some(Box::new(SlotTable {
                 key_low: vec![0; blocks].into(),

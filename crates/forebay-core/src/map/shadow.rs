@@ -92,7 +92,7 @@ impl CacheMap {
     /// Inserts a shadow that recovery found in the checkpoint; the slot is described.
     pub(crate) fn insert_shadow(&mut self, slot: u32) {
         self.make_shadow(slot);
-        self.note_birth(slot, self.clock);
+        self.note_write_time(slot, self.clock);
         self.set_state(slot, BlockState::Dirty);
     }
 

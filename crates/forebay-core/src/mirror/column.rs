@@ -6,7 +6,7 @@ use crate::context::mirror::Standing;
 use crate::map::segment::{BlockState, SegmentPhase};
 use crate::map::sweep_slots;
 use crate::reclaim::FILL_RESERVE;
-use crate::reclaim::policy::Choice;
+use crate::reclaim::victims::Choice;
 use alloc::vec::Vec;
 use forebay_format::StreamKind;
 

@@ -5,7 +5,7 @@
 //! unless the record that fails this member out is pending: then it waits for that. A copy on an
 //! inactive member, a new one or one that is about to be failed out, never commits a batch.
 
-use crate::api::{Action, Device, OpId};
+use crate::api::{Device, IoAction, OpId};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::mirror::{Mirror, Standing};
@@ -94,10 +94,10 @@ impl Context {
         let len = batch.blocks * BLOCK_BYTES as u32;
         self.count_cache_write(op, offset, len);
         self.ops.get_mut(op).member = self.member_at(offset);
-        self.actions.push_back(if batch.is_summary {
-            Action::WriteMeta { op: OpId(op), offset }
+        self.actions.push_io(if batch.is_summary {
+            IoAction::WriteMeta { op: OpId(op), offset }
         } else {
-            Action::Write { op: OpId(op), device: Device::Cache, offset, len }
+            IoAction::Write { op: OpId(op), device: Device::Cache, offset, len }
         });
     }
 
@@ -116,7 +116,7 @@ impl Context {
         }
         batch.kept |= u8::from(ok) << member;
         batch.missing |= u8::from(!ok) << member;
-        self.flushes.cache.unflushed = true;
+        self.flushes.cache.note_write();
         if !ok {
             self.member_failed(member);
         }
@@ -218,7 +218,7 @@ impl Context {
         for member in (0..2).filter(|member| members[usize::from(*member)]) {
             let op = self.new_op(OpKind::Flush(Device::Cache));
             self.ops.get_mut(op).member = member;
-            self.actions.push_back(Action::FlushMember { op: OpId(op), member });
+            self.actions.push_io(IoAction::FlushMember { op: OpId(op), member });
         }
     }
 

@@ -35,7 +35,7 @@ mod rebuild;
 mod repair;
 
 use crate::api::open_error::OpenError;
-use crate::api::{Action, Nanos, Notice};
+use crate::api::{Nanos, Notice, OwnerAction};
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
 use crate::context::mirror::{Rebuild, Standing};
@@ -66,7 +66,7 @@ pub struct MirrorState {
     /// Tags of the members.
     pub tags: [u64; 2],
     /// Blocks with a bad copy on one member that was rewritten, since the start.
-    pub mended_blocks: u64,
+    pub repaired_blocks: u64,
 }
 
 impl Context {
@@ -141,7 +141,7 @@ impl Context {
         mirror.last_ticket += 1;
         mirror.asked += 1;
         (mirror.ticket, mirror.ask_again_at) = (Some(mirror.last_ticket), None);
-        self.actions.push_back(Action::RecordOut { ticket: mirror.last_ticket, member });
+        self.actions.push_owner(OwnerAction::RecordOut { ticket: mirror.last_ticket, member });
     }
 
     /// The record is durable: the cache continues with the other member.
@@ -154,7 +154,7 @@ impl Context {
         self.mark_superblock();
         self.notice(Notice::MemberOut { member });
         if !fault::planted(PlantedBug::KeepLostFill) {
-            self.tell(Event::MemberOut);
+            self.emit(Event::MemberOut);
         }
         self.settle_all_batches();
         self.end_waiting_flush();
@@ -263,7 +263,7 @@ impl Context {
         !self.fenced && self.mirror_asks()
     }
 
-    /// Answers [`Action::RecordOut`]: the record is durable, or could not be written.
+    /// Answers [`OwnerAction::RecordOut`]: the record is durable, or could not be written.
     pub(crate) fn member_recorded(&mut self, ticket: u64, ok: bool) {
         let (stopping, opening) = (self.stopping, self.status == Status::Opening);
         let failed = matches!(self.status, Status::Failed(_));
@@ -276,7 +276,7 @@ impl Context {
             self.put_out(member);
         } else if opening {
             self.cover(CoverageMark::NoteRefused);
-            self.tell(Event::OpeningFailed(Box::new(OpenError::NoNote)));
+            self.emit(Event::OpeningFailed(Box::new(OpenError::NoNote)));
         } else if mirror.asked >= ASK_TRIES || stopping {
             // Nothing can be guaranteed, with one member or two.
             self.cover(CoverageMark::NoteRefused);
@@ -307,7 +307,7 @@ impl Context {
             noted: matches!(mirror.standing, Standing::Out(_)),
             rebuild: mirror.rebuild.as_ref().map(Rebuild::progress),
             tags: mark.tags,
-            mended_blocks: mirror.repairs.mended_blocks(),
+            repaired_blocks: mirror.repairs.repaired_blocks(),
         })
     }
 }

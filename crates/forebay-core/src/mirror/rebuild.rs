@@ -13,7 +13,7 @@
 //! like any other.
 
 use crate::api::lifecycle_error::LifecycleError;
-use crate::api::{Action, Device, Nanos, Notice, OpId};
+use crate::api::{Device, IoAction, Nanos, Notice, OpId};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::mirror::{Copying, Rebuild, Standing};
@@ -255,12 +255,12 @@ impl Context {
         state.spans.extend_from_slice(&copying.spans());
         state.member = member;
         self.count_cache_write(op, offset, len);
-        self.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
+        self.actions.push_io(IoAction::Write { op: OpId(op), device: Device::Cache, offset, len });
         self.put_copy(copying);
     }
 
     pub(crate) fn copy_written(&mut self, member: u8, ok: bool) {
-        self.flushes.cache.unflushed = true;
+        self.flushes.cache.note_write();
         let Some(mut copying) = self.take_copy() else { return };
         copying.at += copying.blocks;
         copying.tries = 0;

@@ -11,7 +11,7 @@
 //! Repairs run only while both members are active. A failure during a repair is a failure of its
 //! member like any other.
 
-use crate::api::{Action, Device, Nanos, OpId};
+use crate::api::{Device, IoAction, Nanos, OpId};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
@@ -51,9 +51,9 @@ impl Context {
     }
 
     /// Sends the outcome to the scrub, if it waits for this slot.
-    fn tell_outcome(&mut self, slot: u32, outcome: Outcome) {
+    fn emit_outcome(&mut self, slot: u32, outcome: Outcome) {
         if self.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.remove(&slot)) {
-            self.tell(Event::Repaired(slot, outcome));
+            self.emit(Event::Repaired(slot, outcome));
         }
     }
 
@@ -75,7 +75,7 @@ impl Context {
         let repairs = &mut mirror.repairs;
         if !may {
             for slot in core::mem::take(&mut repairs.suspects) {
-                self.tell_outcome(slot, Outcome::Alone);
+                self.emit_outcome(slot, Outcome::Alone);
             }
             return;
         }
@@ -88,7 +88,7 @@ impl Context {
                 self.begin_repair(slot);
                 return;
             }
-            self.tell_outcome(slot, Outcome::Sound);
+            self.emit_outcome(slot, Outcome::Sound);
         }
     }
 
@@ -115,7 +115,7 @@ impl Context {
 
     fn end_repair(&mut self, repair: Repair, outcome: Outcome) {
         self.pages.give(PageUse::Survivor, repair.page);
-        self.tell_outcome(repair.slot, outcome);
+        self.emit_outcome(repair.slot, outcome);
         self.map.unpin(repair.slot);
         self.settle_again();
     }
@@ -162,7 +162,7 @@ impl Context {
         state.member = bad;
         let len = BLOCK_BYTES as u32;
         self.count_cache_write(op, offset, len);
-        self.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
+        self.actions.push_io(IoAction::Write { op: OpId(op), device: Device::Cache, offset, len });
         if let Some(mirror) = &mut self.mirror {
             mirror.repairs.current = Some(repair);
         }
@@ -170,14 +170,14 @@ impl Context {
 
     /// The write of the good copy over the bad one has ended.
     pub(crate) fn repair_written(&mut self, member: u8, ok: bool) {
-        self.flushes.cache.unflushed = true;
+        self.flushes.cache.note_write();
         let Some(mirror) = &mut self.mirror else { return };
-        mirror.repairs.mended += u64::from(ok);
+        mirror.repairs.repaired += u64::from(ok);
         if let Some(repair) = mirror.repairs.current.take() {
-            self.end_repair(repair, if ok { Outcome::Mended } else { Outcome::Alone });
+            self.end_repair(repair, if ok { Outcome::Repaired } else { Outcome::Alone });
         }
         if ok {
-            self.cover(CoverageMark::CopyMended);
+            self.cover(CoverageMark::CopyRepaired);
         } else {
             self.member_failed(member);
         }

@@ -21,7 +21,7 @@ use crate::context::coverage::CoverageMark;
 use crate::context::mirror::Standing;
 use crate::fault::{self, PlantedBug};
 use crate::reclaim::FILL_RESERVE;
-use crate::reclaim::policy::{Choice, Keeping, Victims, View, listed};
+use crate::reclaim::victims::{Choice, Keeping, Victims, View, listed};
 
 /// The live share of the emptiest segments is lower by this much than that of the whole cache,
 /// percent of their blocks. Measured with `examples/policies`: with 10 an avoided miss costs 46
@@ -101,7 +101,7 @@ impl Compaction {
             let pause = (listed(cx.map.geometry.segment_count) / 8).max(1);
             self.barren_until = cx.map.begun + pause as u64;
         }
-        let hurries = cx.is_short_of_segments() || cx.free_segments() <= FILL_RESERVE;
+        let hurries = cx.free.is_short_of_segments() || cx.free.free_segments() <= FILL_RESERVE;
         if hurries { Compacting::No } else { Compacting::Wait }
     }
 }

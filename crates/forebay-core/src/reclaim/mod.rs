@@ -1,6 +1,6 @@
 //! Reclaim: emptying segments so that they can be rewritten.
 //!
-//! One victim at a time, chosen by `policy`. While there is room (`compaction`), all live blocks
+//! One victim at a time, chosen by `victims`. While there is room (`compaction`), all live blocks
 //! are kept. Otherwise some of the clean blocks are kept (hit, pinned, within the minimum share of
 //! their volume), and the rest are evicted. Kept and dirty blocks are relocated to the survivor
 //! stream. Relocation holds the lock of the block, so the copy, which carries a newer sequence than
@@ -15,20 +15,20 @@
 //! effect (I7).
 
 pub(crate) mod compaction;
-pub(crate) mod policy;
 pub(crate) mod relocate;
 pub(crate) mod shares;
+pub(crate) mod victims;
 
-use crate::api::settings::ReclaimPolicy;
 use crate::checkpoint::Checkpoints;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
+use crate::context::free::FreeSegments;
 use crate::fault::{self, PlantedBug};
 use crate::map::CacheMap;
-use crate::map::segment::{BlockState, Key, SegmentPhase};
+use crate::map::segment::{BlockState, SegmentPhase};
 use crate::reclaim::compaction::{Compacting, Compaction};
-use crate::reclaim::policy::{Block, Candidate, Choice, Keep, Keeping, Kept, Victims, View};
 use crate::reclaim::relocate::Relocations;
+use crate::reclaim::victims::{Block, Candidate, Choice, Keep, Keeping, Kept, Victims, View};
 use alloc::vec::Vec;
 use forebay_format::StreamKind;
 
@@ -89,7 +89,7 @@ fn candidate(map: &CacheMap, number: u32, round: u64) -> Option<Candidate> {
     let offered = segment.phase == SegmentPhase::Sealed && segment.live > 0 && !held;
     offered.then_some(Candidate {
         segment: number,
-        born: segment.born,
+        first_sequence: segment.first_sequence,
         unclean: segment.unclean,
         pinned: if segment.spared == round { map.geometry.segment_blocks } else { segment.pinned },
         live: segment.live,
@@ -97,11 +97,25 @@ fn candidate(map: &CacheMap, number: u32, round: u64) -> Option<Candidate> {
     })
 }
 
-impl Context {
+impl CacheMap {
     fn is_on_probation(&self, slot: u32) -> bool {
-        self.map.segments[self.map.place(slot).0 as usize].stream != StreamKind::Survivor
+        self.segments[self.place(slot).0 as usize].stream != StreamKind::Survivor
+    }
+}
+
+impl FreeSegments {
+    /// Empty segments, usable now or after the next checkpoint.
+    pub(crate) fn free_segments(&self) -> usize {
+        self.window.len() + self.pool.len()
     }
 
+    /// True if reclaim is behind: then marks and checkpoints must not be delayed.
+    pub(crate) fn is_short_of_segments(&self) -> bool {
+        self.free_segments() < self.window_size as usize / 2
+    }
+}
+
+impl Context {
     /// A clean block of the victim is being relocated: counts it by reason.
     fn count_survivor(&mut self, slot: u32, kept: &mut Kept) {
         kept.all += 1;
@@ -115,16 +129,6 @@ impl Context {
         } else {
             self.stats.survivor_share_blocks += 1;
         }
-    }
-
-    /// Empty segments, usable now or after the next checkpoint.
-    pub(crate) fn free_segments(&self) -> usize {
-        self.free.window.len() + self.free.pool.len()
-    }
-
-    /// True if reclaim is behind: then marks and checkpoints must not be delayed.
-    pub(crate) fn is_short_of_segments(&self) -> bool {
-        self.free_segments() < self.free.window_size as usize / 2
     }
 
     /// Takes a segment from the append window for a stream. The last ones are reserved for
@@ -142,13 +146,6 @@ impl Context {
             return None;
         }
         self.free.take()
-    }
-
-    /// A clean block was evicted; under `S3Fifo` it is remembered for a while.
-    fn note_evicted(&mut self, key: Key, probation: bool) {
-        if self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo {
-            self.ghosts.note(key, probation, self.space());
-        }
     }
 
     /// Takes a victim from the lists, or from a pass over all segments.
@@ -182,11 +179,12 @@ impl Context {
 
     fn evict(&mut self, slot: u32) {
         let key = self.map.key(slot);
-        let probation = self.is_on_probation(slot);
+        let is_survivor = !self.map.is_on_probation(slot);
         self.map.remove(key);
         self.stats.evicted_blocks += 1;
         self.counters.of(key.volume()).evicted_blocks += 1;
-        self.note_evicted(key, probation);
+        let (policy, capacity) = (self.config.pool.reclaim_policy, self.space());
+        policy.evicted(&mut self.ghosts, key, policy.queue(is_survivor), capacity);
     }
 }
 
@@ -234,7 +232,7 @@ impl Reclaim {
         if fault::planted(PlantedBug::ReuseSegmentEarly) {
             cx.map.end_segment(number, SegmentPhase::Free);
             cx.free.window.push_front(number);
-        } else if !cx.keep_retired(number) {
+        } else if !cx.free.keep_retired(number) {
             cx.free.add(number);
         }
     }
@@ -248,7 +246,7 @@ impl Reclaim {
         let begun = cx.map.begun_for_clients - self.begun_for_clients;
         self.begun_for_clients = cx.map.begun_for_clients;
         self.victims_in_vain = self.victims_in_vain.saturating_sub(begun * VICTIMS_FOR_A_SEGMENT);
-        if cx.free_segments() >= cx.free.window_size as usize {
+        if cx.free.free_segments() >= cx.free.window_size as usize {
             self.victims_in_vain = 0;
             return;
         }
@@ -256,7 +254,7 @@ impl Reclaim {
         // Each pass frees a segment, leaves relocations in flight, or finds that this victim has to
         // wait.
         let mut skipped = Vec::new();
-        while cx.free_segments() < cx.free.window_size as usize {
+        while cx.free.free_segments() < cx.free.window_size as usize {
             if self.victim.is_none() {
                 if Self::is_busy_relocating(cx, checkpoint) {
                     return; // Relocations in flight make room; a victim chosen now would lose blocks worth keeping.
@@ -317,7 +315,7 @@ impl Reclaim {
         let most = cx.batch_blocks();
         // If the endurance budget is spent, destage cleans the blocks, as long as writers have
         // room.
-        let waits = cx.spares_flash() && !cx.is_short_of_segments();
+        let waits = cx.spares_flash() && !cx.free.is_short_of_segments();
         View {
             policy: cx.config.pool.reclaim_policy,
             segment_blocks: blocks,
@@ -355,7 +353,7 @@ impl Reclaim {
         }
         // A bit for each volume; there are at most 64.
         let mut within = 0_u64;
-        for volume in cx.volumes.iter().flatten() {
+        for volume in cx.volumes.iter() {
             within |= u64::from(cx.held(volume.id) <= cx.share(volume.id).minimum) << volume.id.0;
         }
         if within == 0 {
@@ -457,7 +455,7 @@ impl Reclaim {
         let block = Block {
             hit: cx.map.is_hit(slot),
             pinned,
-            probation: cx.is_on_probation(slot),
+            probation: cx.map.is_on_probation(slot),
             priority: share.priority,
             within_minimum: held <= share.minimum,
             above_maximum: held > share.maximum,

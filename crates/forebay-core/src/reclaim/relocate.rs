@@ -21,6 +21,7 @@ use crate::context::pages::{Page, PageUse};
 use crate::context::sectors::push_span;
 use crate::context::streams::{Item, ItemKind, ItemOwner};
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
@@ -72,6 +73,16 @@ pub(crate) struct Relocations {
     spans: Vec<Span>,
 }
 
+impl CacheMap {
+    /// True if a dirty block is in destage: it is being written, or waits for a flush of the
+    /// backing store.
+    fn is_being_destaged(&self, slot: u32) -> bool {
+        let key = self.key(slot);
+        let waiting = &self.volumes[usize::from(key.volume().0)].waiting;
+        self.state(slot) == BlockState::Dirty && !self.is_lost(slot) && !waiting.has(key.block())
+    }
+}
+
 impl Context {
     pub(crate) fn can_relocate(&self) -> bool {
         !self.fenced
@@ -84,14 +95,6 @@ impl Context {
     pub(crate) fn moves_too_early(&self, slot: u32) -> bool {
         let early = self.map.state(slot) == BlockState::Dirty && !self.is_held(slot);
         early && !fault::planted(PlantedBug::MoveBeforeDurable)
-    }
-
-    /// True if a dirty block is in destage: it is being written, or waits for a flush of the
-    /// backing store.
-    fn is_being_destaged(&self, slot: u32) -> bool {
-        let key = self.map.key(slot);
-        let waiting = &self.map.volumes[usize::from(key.volume().0)].waiting;
-        self.map.state(slot) == BlockState::Dirty && !self.map.is_lost(slot) && !waiting.has(key.block())
     }
 
     /// True if there is room for one more survivor: the worst case is a header block for each.
@@ -294,9 +297,9 @@ impl Relocations {
                 BlockState::Destaged => cx.cover(CoverageMark::SurvivorDestaged),
                 BlockState::Clean | BlockState::Void => {}
             }
-            let (pinned, born) = (cx.map.is_pinned(from), cx.map.born(from));
-            let follows = current && is_whole && cx.is_being_destaged(from);
-            cx.map.insert_born(slot, state, born);
+            let (pinned, time) = (cx.map.is_pinned(from), cx.map.write_time(from));
+            let follows = current && is_whole && cx.map.is_being_destaged(from);
+            cx.map.insert_written_at(slot, state, time);
             if follows {
                 cx.map.volumes[usize::from(key.volume().0)].waiting.remove(key.block());
                 cx.cover(CoverageMark::SurvivorFollowed);

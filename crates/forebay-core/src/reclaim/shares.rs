@@ -124,7 +124,7 @@ impl Context {
     }
 
     fn maximum(&self, volume: VolumeId) -> u64 {
-        let settings = self.volumes.get(usize::from(volume.0)).and_then(|volume| volume.as_ref());
+        let settings = self.volumes.get(volume);
         let pct = settings.map_or(100, |volume| volume.settings.max_share_pct);
         self.space() * u64::from(pct) / 100
     }
@@ -143,9 +143,9 @@ impl Context {
 
     /// The share of a volume; all of the pool if it is not attached.
     pub(crate) fn share(&self, volume: VolumeId) -> Share {
-        let attached = || self.volumes.iter().flatten();
+        let attached = || self.volumes.iter();
         let capacity = self.space();
-        let Some(Some(volume)) = self.volumes.get(usize::from(volume.0)) else {
+        let Some(volume) = self.volumes.get(volume) else {
             return Share { minimum: 0, maximum: capacity, priority: Priority::Normal };
         };
         let minima = attached().map(|volume| u64::from(volume.settings.min_share_pct)).sum();
@@ -167,7 +167,7 @@ impl Context {
                 SweepTask::Unpin => self.map.clear_pinned(slot),
                 SweepTask::DropClean
                     if state == BlockState::Clean
-                        || state == BlockState::Destaged && self.runs_without_cache() =>
+                        || state == BlockState::Destaged && self.failure.runs_without_cache() =>
                 {
                     self.map.remove(self.map.key(slot));
                     self.stats.evicted_blocks += 1;
@@ -212,12 +212,11 @@ impl Shares {
     /// Removes clean blocks of volumes above their maximum share from the map.
     pub(crate) fn step(&mut self, cx: &mut Context) {
         let mut steps = TRIM_STEPS;
-        for number in 0..cx.volumes.len() {
-            let Some(volume) = &cx.volumes[number] else { continue };
-            let id = volume.id;
+        for id in cx.volumes.ids() {
+            let Some(volume) = cx.volumes.get(id) else { continue };
             if volume.settings.max_share_pct < 100
                 && cx.is_above_maximum(id)
-                && cx.now >= self.trims[number].paused_until
+                && cx.now >= self.trims[usize::from(id.0)].paused_until
             {
                 self.trim(cx, id, &mut steps);
             }

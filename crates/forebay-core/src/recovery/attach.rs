@@ -15,6 +15,7 @@ use crate::context::operations::OpKind;
 use crate::context::pages::PageUse;
 use crate::context::sectors::{BLOCK, sector_mask};
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
 use crate::map::MASK_FULL;
 use crate::map::segment::{BLOCK_LAST, BlockState, Key};
 use crate::recovery::state::{Recovery, Sample, Verdict};
@@ -25,7 +26,7 @@ use forebay_format::checkpoint::VolumeEntry;
 /// Number of clean blocks compared with the backing store after an unclean stop.
 const SAMPLES_UNCLEAN: usize = 32;
 
-impl Context {
+impl CacheMap {
     /// The size to serve. A volume that has grown keeps its old size as long as its last block is
     /// odd and dirty and it (or an older version of it) has sectors beyond the old end: they are
     /// left from a larger size of the volume, and are long obsolete.
@@ -36,19 +37,53 @@ impl Context {
         }
         let key = Key::new(entry.id, entry.size_bytes / BLOCK);
         let inside = sector_mask(0, entry.size_bytes % BLOCK);
-        if self.map.shadows_reach_beyond(key, inside) {
+        if self.shadows_reach_beyond(key, inside) {
             return entry.size_bytes;
         }
-        match self.map.lookup(key).filter(|slot| self.map.mask(*slot) & !inside != 0) {
-            Some(slot) if self.map.state(slot) != BlockState::Clean => entry.size_bytes,
+        match self.lookup(key).filter(|slot| self.mask(*slot) & !inside != 0) {
+            Some(slot) if self.state(slot) != BlockState::Clean => entry.size_bytes,
             Some(_) => {
-                self.map.remove(key);
+                self.remove(key);
                 attachment.size_bytes
             }
             None => attachment.size_bytes,
         }
     }
 
+    /// Some clean cached blocks: after an unclean stop they are the known content of the backing
+    /// store.
+    fn clean_samples(&self, volume: VolumeId) -> Vec<Sample> {
+        let cached = self.volumes[usize::from(volume.0)].cached;
+        let stride = (cached / SAMPLES_UNCLEAN as u64).max(1);
+        let mut samples = Vec::new();
+        let mut seen = 0_u64;
+        self.for_each_in(volume, 0, BLOCK_LAST, |slot| {
+            if self.state(slot) == BlockState::Clean && self.mask(slot) == MASK_FULL {
+                if seen.is_multiple_of(stride) && samples.len() < SAMPLES_UNCLEAN {
+                    samples.push(Sample { block: self.key(slot).block(), crc32c: self.crc(slot) });
+                }
+                seen += 1;
+            }
+        });
+        samples
+    }
+
+    /// Drops all blocks of a volume that are not clean; returns their number.
+    fn discard_dirty(&mut self, volume: VolumeId) -> u64 {
+        let mut keys = Vec::new();
+        self.for_each_in(volume, 0, BLOCK_LAST, |slot| {
+            if self.state(slot) != BlockState::Clean {
+                keys.push(self.key(slot));
+            }
+        });
+        for key in &keys {
+            self.remove(*key);
+        }
+        keys.len() as u64
+    }
+}
+
+impl Context {
     /// Evidence of a changed backing store, and the samples to compare.
     fn suspect(&self, attachment: &Attachment, entry: &VolumeEntry) -> Verdict {
         let (now, then) = (&attachment.backing, &entry.backing);
@@ -68,7 +103,7 @@ impl Context {
                 .map(|(block, crc32c)| Sample { block: *block, crc32c: *crc32c })
                 .collect();
         } else {
-            verdict.samples = self.clean_samples(entry.id);
+            verdict.samples = self.map.clean_samples(entry.id);
         }
         let whole = attachment.size_bytes / BLOCK;
         verdict.samples.retain(|sample| sample.block < whole);
@@ -115,38 +150,6 @@ impl Context {
             ..Verdict::default()
         }
     }
-
-    /// Some clean cached blocks: after an unclean stop they are the known content of the backing
-    /// store.
-    fn clean_samples(&self, volume: VolumeId) -> Vec<Sample> {
-        let cached = self.map.volumes[usize::from(volume.0)].cached;
-        let stride = (cached / SAMPLES_UNCLEAN as u64).max(1);
-        let mut samples = Vec::new();
-        let mut seen = 0_u64;
-        self.map.for_each_in(volume, 0, BLOCK_LAST, |slot| {
-            if self.map.state(slot) == BlockState::Clean && self.map.mask(slot) == MASK_FULL {
-                if seen.is_multiple_of(stride) && samples.len() < SAMPLES_UNCLEAN {
-                    samples.push(Sample { block: self.map.key(slot).block(), crc32c: self.map.crc(slot) });
-                }
-                seen += 1;
-            }
-        });
-        samples
-    }
-
-    /// Drops all blocks of a volume that are not clean; returns their number.
-    fn discard_dirty(&mut self, volume: VolumeId) -> u64 {
-        let mut keys = Vec::new();
-        self.map.for_each_in(volume, 0, BLOCK_LAST, |slot| {
-            if self.map.state(slot) != BlockState::Clean {
-                keys.push(self.map.key(slot));
-            }
-        });
-        for key in &keys {
-            self.map.remove(*key);
-        }
-        keys.len() as u64
-    }
 }
 
 impl Recovery {
@@ -165,7 +168,7 @@ impl Recovery {
             }
             let verdict = cx.suspect(&attachment, &entry);
             self.verdicts.push(verdict);
-            let size_bytes = cx.size_to_serve(&attachment, &entry);
+            let size_bytes = cx.map.size_to_serve(&attachment, &entry);
             let attachment = Attachment { size_bytes, ..attachment };
             cx.enter_volume(&attachment);
         }
@@ -213,24 +216,24 @@ impl Recovery {
             recovery.attachments.iter().map(|attachment| attachment.on_change).collect();
         for ((id, policy), verdict) in volumes.iter().zip(policies).zip(verdicts) {
             if verdict.is_uncertain() {
-                let dropped = cx.drop_clean(*id, 0, BLOCK_LAST);
+                let dropped = cx.map.drop_clean(*id, 0, BLOCK_LAST);
                 cx.notice(Notice::BackingUncertain { volume: *id, dropped });
             }
             if !verdict.is_changed() {
                 continue;
             }
-            let dirty_blocks = cx.dirty_blocks(*id);
+            let dirty_blocks = cx.map.dirty_blocks(*id);
             let mut discarded = 0;
             match policy {
                 OnBackingChange::Refuse if dirty_blocks > 0 => {
                     return Err(OpenError::BackingChanged { volume: *id, dirty_blocks });
                 }
-                OnBackingChange::DiscardDirty => discarded = cx.discard_dirty(*id),
+                OnBackingChange::DiscardDirty => discarded = cx.map.discard_dirty(*id),
                 OnBackingChange::Refuse | OnBackingChange::KeepDirty => {}
             }
             cx.cover(CoverageMark::BackingChanged);
-            cx.forget_order(*id);
-            let dropped = cx.drop_clean(*id, 0, BLOCK_LAST);
+            cx.map.forget_order(*id);
+            let dropped = cx.map.drop_clean(*id, 0, BLOCK_LAST);
             cx.notice(Notice::BackingChanged { volume: *id, dropped, discarded });
         }
         self.settle_devices(cx, &volumes);

@@ -9,7 +9,7 @@ use crate::api::DeviceFailure;
 use crate::api::open_error::OpenError;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
-use crate::context::recovery_reads::What;
+use crate::context::recovery_reads::RecoveryTarget;
 use crate::context::sectors::BLOCK;
 use crate::fault::{self, PlantedBug};
 use crate::recovery::state::Recovery;
@@ -49,7 +49,7 @@ impl Recovery {
         self.extending = Extending { checkpoint, left: 4, ..Extending::default() };
         for (slot, copies) in EXTENSION_BLOCKS.iter().enumerate() {
             for (copy, block) in copies.iter().enumerate() {
-                self.read(cx, What::Extension(slot, copy), block * BLOCK, BLOCK);
+                self.read(cx, RecoveryTarget::Extension(slot, copy), block * BLOCK, BLOCK);
             }
         }
     }
@@ -98,7 +98,7 @@ impl Recovery {
             && let Some(number) = self.extending.heads.pop()
         {
             self.extending.left += 1;
-            self.read(cx, What::Searched(number), cx.map.geometry.segment_offset(number, 0), BLOCK);
+            self.read(cx, RecoveryTarget::Searched(number), cx.map.geometry.segment_offset(number, 0), BLOCK);
         }
         if self.extending.left > 0 {
             return Ok(());

@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::mirror::Standing;
 use crate::context::operations::OpKind;
-use crate::context::recovery_reads::{CopyOf, What};
+use crate::context::recovery_reads::{CopyOf, RecoveryTarget};
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
 use crate::recovery::scan::{After, Bytes};
@@ -67,7 +67,7 @@ impl Context {
     }
 
     /// Plans the heads of window segments to read: those of both halves of each column.
-    pub(crate) fn plan_heads(&self, checkpoint: &Checkpoint, jobs: &mut Vec<What>) {
+    pub(crate) fn plan_heads(&self, checkpoint: &Checkpoint, jobs: &mut Vec<RecoveryTarget>) {
         let Some(mirror) = &self.mirror else { return };
         let is_free = |number: u32| {
             checkpoint.segments.get(number as usize).is_some_and(|entry| entry.state == SegmentState::Free)
@@ -77,7 +77,7 @@ impl Context {
             let column = is_free(first) && is_free(twin);
             for half in [first, twin] {
                 if (column || half == *number) && mirror.counts(mirror.member_of(half)) {
-                    jobs.push(What::Head(half));
+                    jobs.push(RecoveryTarget::Head(half));
                 }
             }
         }
@@ -208,11 +208,12 @@ impl Recovery {
             return;
         }
         let jobs = core::mem::take(&mut self.jobs);
-        let (whole, others): (Vec<What>, Vec<What>) =
-            jobs.into_iter().partition(|what| matches!(what, What::Whole(number) if cx.is_pair(*number)));
+        let (whole, others): (Vec<RecoveryTarget>, Vec<RecoveryTarget>) = jobs
+            .into_iter()
+            .partition(|target| matches!(target, RecoveryTarget::Whole(number) if cx.is_pair(*number)));
         self.jobs = others;
-        for what in whole {
-            if let What::Whole(number) = what {
+        for target in whole {
+            if let RecoveryTarget::Whole(number) = target {
                 self.read_whole(cx, number);
             }
         }
@@ -223,7 +224,7 @@ impl Recovery {
         if cx.is_pair(number) {
             self.read_halves(cx, number, false);
         } else {
-            self.jobs.push(What::Whole(number));
+            self.jobs.push(RecoveryTarget::Whole(number));
         }
     }
 
@@ -236,7 +237,7 @@ impl Recovery {
         if is_free(first) && is_free(twin) {
             self.read_halves(cx, first, true);
         } else {
-            self.jobs.push(What::Whole(number));
+            self.jobs.push(RecoveryTarget::Whole(number));
         }
     }
 
@@ -250,7 +251,7 @@ impl Recovery {
         }
         recovery.pairs.reads.insert(first, PairRead { expected, single, ..PairRead::default() });
         let halves = [first, twin].into_iter().zip(expected).filter(|(_, expected)| *expected);
-        recovery.jobs.extend(halves.map(|(half, _)| What::Whole(half)));
+        recovery.jobs.extend(halves.map(|(half, _)| RecoveryTarget::Whole(half)));
     }
 
     /// A segment was read, as far as possible: the halves of a pair are processed together.
@@ -295,15 +296,15 @@ impl Recovery {
         let after = After { epoch: cx.superblock.epoch, sequence };
         let (to, other) = ((&mut a.bytes[..], &mut a.bad[..]), (&mut b.bytes[..], &mut b.bad[..]));
         let lacks = crate::recovery::overlay::overlay(to, other, place, used, after);
-        if fault::planted(PlantedBug::LeaveUnmended) {
+        if fault::planted(PlantedBug::LeaveUnrepaired) {
             return a;
         }
         let columns = cx.mirror.as_ref().map_or(0, |mirror| mirror.columns);
         for (member, start, end) in lacks {
-            cx.cover(CoverageMark::MemberMended);
+            cx.cover(CoverageMark::MemberRepaired);
             let offset = cx.map.geometry.segment_offset(first + member * columns, start);
             let bytes = a.bytes[start as usize * BLOCK_BYTES..end as usize * BLOCK_BYTES].to_vec();
-            self.pairs.mends.push((offset, bytes));
+            self.pairs.repairs.push((offset, bytes));
         }
         a
     }
@@ -325,12 +326,12 @@ impl Recovery {
     /// out; false while writes are in flight.
     pub(crate) fn mend_members(&mut self, cx: &mut Context, volumes: &[VolumeId]) -> bool {
         let recovery = &mut *self;
-        let mends = core::mem::take(&mut recovery.pairs.mends);
-        if !mends.is_empty() {
+        let repairs = core::mem::take(&mut recovery.pairs.repairs);
+        if !repairs.is_empty() {
             recovery.settling = volumes.to_vec();
-            recovery.pairs.mending = mends.len() as u32;
-            for (offset, bytes) in mends {
-                cx.write_meta(offset, Arc::new(bytes), OpKind::Mend);
+            recovery.pairs.repairing = repairs.len() as u32;
+            for (offset, bytes) in repairs {
+                cx.write_meta(offset, Arc::new(bytes), OpKind::MemberRepair);
             }
             return false;
         }
@@ -343,18 +344,18 @@ impl Recovery {
         true
     }
 
-    pub(crate) fn mended(&mut self, cx: &mut Context, member: u8, ok: bool) {
+    pub(crate) fn repaired(&mut self, cx: &mut Context, member: u8, ok: bool) {
         if !ok {
             cx.member_failed(member);
             let counts = cx.mirror.as_ref().is_some_and(|mirror| mirror.counts(member));
-            if counts && !fault::planted(PlantedBug::MendInVain) {
+            if counts && !fault::planted(PlantedBug::RepairInVain) {
                 cx.fail_opening(OpenError::CacheWrite);
                 return;
             }
         }
         let recovery = &mut *self;
-        recovery.pairs.mending -= 1;
-        if recovery.pairs.mending == 0 {
+        recovery.pairs.repairing -= 1;
+        if recovery.pairs.repairing == 0 {
             let volumes = core::mem::take(&mut recovery.settling);
             self.settle_devices(cx, &volumes);
         }

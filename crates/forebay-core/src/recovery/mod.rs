@@ -35,10 +35,11 @@ use crate::api::open_error::OpenError;
 use crate::api::{Device, DeviceFailure};
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
-use crate::context::ledger::Waiter;
-use crate::context::recovery_reads::{RecoveryRead, What};
+use crate::context::flush_ledger::Waiter;
+use crate::context::recovery_reads::{RecoveryRead, RecoveryTarget};
 use crate::context::sectors::BLOCK;
 use crate::context::{Context, Status};
+use crate::map::CacheMap;
 use crate::map::segment::{BlockState, SegmentPhase};
 use crate::recovery::state::{Pairs, Recovery, Rewrite};
 use alloc::boxed::Box;
@@ -50,22 +51,24 @@ use forebay_format::{Geometry, VolumeId};
 /// Attempts at each read.
 const READ_TRIES: u32 = 3;
 
-impl Context {
-    fn fail_opening(&mut self, error: OpenError) {
-        self.status = Status::Failed(error);
-    }
-
+impl CacheMap {
     pub(crate) fn drop_clean(&mut self, volume: VolumeId, first: u64, last: u64) -> u64 {
         let mut clean = Vec::new();
-        self.map.for_each_in(volume, first, last, |slot| {
-            if self.map.state(slot) == BlockState::Clean {
-                clean.push(self.map.key(slot));
+        self.for_each_in(volume, first, last, |slot| {
+            if self.state(slot) == BlockState::Clean {
+                clean.push(self.key(slot));
             }
         });
         for key in &clean {
-            self.map.remove(*key);
+            self.remove(*key);
         }
         clean.len() as u64
+    }
+}
+
+impl Context {
+    fn fail_opening(&mut self, error: OpenError) {
+        self.status = Status::Failed(error);
     }
 }
 
@@ -98,16 +101,16 @@ impl Recovery {
         });
         for (member, copy) in members.flat_map(|member| [(member, 0), (member, 1)]) {
             let offset = cx.map.geometry.mirror_meta(member, Geometry::superblock_offset(copy));
-            recovery.read(cx, What::Superblock((member, copy)), offset, BLOCK);
+            recovery.read(cx, RecoveryTarget::Superblock((member, copy)), offset, BLOCK);
         }
         recovery
     }
 
-    pub(crate) fn read(&mut self, cx: &mut Context, what: What, offset: u64, len: u64) {
+    pub(crate) fn read(&mut self, cx: &mut Context, target: RecoveryTarget, offset: u64, len: u64) {
         let recovery = &mut *self;
         recovery.in_flight += 1;
-        recovery.whole_in_flight += usize::from(matches!(what, What::Whole(_)));
-        cx.read_meta(RecoveryRead { what, offset, len, tries: 1 });
+        recovery.whole_in_flight += usize::from(matches!(target, RecoveryTarget::Whole(_)));
+        cx.read_meta(RecoveryRead { target, offset, len, tries: 1 });
     }
 
     pub(crate) fn completed(
@@ -125,23 +128,23 @@ impl Recovery {
             cx.read_meta(RecoveryRead { tries: read.tries + 1, ..read });
             return;
         }
-        if let What::Rewritten(number) = read.what {
+        if let RecoveryTarget::Rewritten(number) = read.target {
             self.rewrite_read(cx, number, read.offset, result);
             return;
         }
         let recovery = &mut *self;
         recovery.in_flight -= 1;
-        recovery.whole_in_flight -= usize::from(matches!(read.what, What::Whole(_)));
-        let next = match read.what {
-            What::Superblock(copy) => self.superblock_read(cx, copy, result),
-            What::Checkpoint(at) => self.checkpoint_read(cx, at, result),
-            What::Extension(slot, copy) => self.extension_read(cx, (slot, copy), result),
-            What::Searched(number) => self.searched(cx, number, result),
-            What::Summary(number) => self.summary_read(cx, number, result),
-            What::Whole(number) => self.segment_read(cx, number, result),
-            What::Head(number) => self.head_read(cx, number, result),
-            What::Block(number, index) => self.block_read(cx, number, index, result),
-            What::Rewritten(_) => unreachable!("it does not come here"),
+        recovery.whole_in_flight -= usize::from(matches!(read.target, RecoveryTarget::Whole(_)));
+        let next = match read.target {
+            RecoveryTarget::Superblock(copy) => self.superblock_read(cx, copy, result),
+            RecoveryTarget::Checkpoint(at) => self.checkpoint_read(cx, at, result),
+            RecoveryTarget::Extension(slot, copy) => self.extension_read(cx, (slot, copy), result),
+            RecoveryTarget::Searched(number) => self.searched(cx, number, result),
+            RecoveryTarget::Summary(number) => self.summary_read(cx, number, result),
+            RecoveryTarget::Whole(number) => self.segment_read(cx, number, result),
+            RecoveryTarget::Head(number) => self.head_read(cx, number, result),
+            RecoveryTarget::Block(number, index) => self.block_read(cx, number, index, result),
+            RecoveryTarget::Rewritten(_) => unreachable!("it does not come here"),
         };
         if let Err(error) = next.and_then(|()| self.next_jobs(cx)) {
             cx.fail_opening(error);
@@ -185,6 +188,6 @@ impl Recovery {
             }
         }
         cx.free_columns();
-        cx.tell(Event::Recovered);
+        cx.emit(Event::Recovered);
     }
 }

@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(
             together(&mut a, &mut b, 3),
             [],
-            "what a checkpoint accounts for is mended when it is read"
+            "what a checkpoint accounts for is repaired when it is read"
         );
         assert!(a.0 == newer);
     }

@@ -172,7 +172,7 @@ impl Recovery {
                     continue;
                 }
                 if dirty {
-                    cx.replay_epoch(slot, flush_epoch);
+                    cx.map.replay_epoch(slot, flush_epoch);
                 }
                 let state = if dirty { BlockState::Dirty } else { BlockState::Clean };
                 cx.map.insert(slot, state);

@@ -17,7 +17,7 @@ use crate::api::open_error::OpenError;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::operations::OpKind;
-use crate::context::recovery_reads::{RecoveryRead, What};
+use crate::context::recovery_reads::{RecoveryRead, RecoveryTarget};
 use crate::context::sectors::BLOCK;
 use crate::fault::{self, PlantedBug};
 use crate::recovery::state::Recovery;
@@ -44,7 +44,7 @@ impl Context {
         let trusts = fault::planted(PlantedBug::TrustWhatIsRead);
         let again: Vec<_> = copies.filter(|(right, _)| !(*right && trusts)).collect();
         if again.iter().any(|(right, _)| !right) {
-            self.cover(CoverageMark::SuperblockMended);
+            self.cover(CoverageMark::SuperblockRepaired);
         }
         self.stale_superblocks = again.into_iter().map(|(_, copy)| copy).collect();
     }
@@ -99,7 +99,7 @@ impl Recovery {
                 continue;
             }
             self.rewrite.in_flight += 1;
-            cx.read_meta(RecoveryRead { what: What::Rewritten(segment), offset, len, tries: 1 });
+            cx.read_meta(RecoveryRead { target: RecoveryTarget::Rewritten(segment), offset, len, tries: 1 });
         }
         if self.rewrite.in_flight == 0 {
             let volumes = core::mem::take(&mut self.rewrite.volumes);
@@ -155,7 +155,12 @@ impl Recovery {
         if ok || self.rewrite.failures >= FAILURES_MAX {
             self.rewritten(cx, member, ok);
         } else {
-            cx.read_meta(RecoveryRead { what: What::Rewritten(segment), offset, len: len.into(), tries: 1 });
+            cx.read_meta(RecoveryRead {
+                target: RecoveryTarget::Rewritten(segment),
+                offset,
+                len: len.into(),
+                tries: 1,
+            });
         }
     }
 }

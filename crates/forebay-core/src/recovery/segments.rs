@@ -4,7 +4,7 @@ use crate::api::DeviceFailure;
 use crate::api::open_error::OpenError;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
-use crate::context::recovery_reads::What;
+use crate::context::recovery_reads::RecoveryTarget;
 use crate::context::sectors::{BLOCK, sector_mask};
 use crate::fault::{self, PlantedBug};
 use crate::map::load::FoundSlot;
@@ -31,7 +31,11 @@ impl Context {
     pub(crate) fn place(&self, number: u32) -> Place {
         let segment = &self.map.segments[number as usize];
         let known = segment.has_table() && !fault::planted(PlantedBug::BelieveEarlierUse);
-        Place { uuid: self.superblock.uuid, segment: number, since: if known { segment.born } else { 0 } }
+        Place {
+            uuid: self.superblock.uuid,
+            segment: number,
+            since: if known { segment.first_sequence } else { 0 },
+        }
     }
 }
 
@@ -40,7 +44,7 @@ impl Recovery {
     pub(super) fn plan_segments(&mut self, cx: &mut Context) {
         let unclean = cx.superblock.state == CacheState::Open;
         let checkpoint = core::mem::take(&mut self.checkpoint);
-        cx.recover_orders(&checkpoint.volumes);
+        cx.map.recover_orders(&checkpoint.volumes);
         let mut jobs = Vec::new();
         for (number, entry) in (0..).zip(&checkpoint.segments) {
             if entry.state.has_slots() && cx.is_on_lost_member(number, &checkpoint.segments) {
@@ -53,9 +57,9 @@ impl Recovery {
                     cx.map.segments[number as usize].phase = SegmentPhase::Twin;
                     continue;
                 }
-                SegmentState::Open if unclean => jobs.push(What::Whole(number)),
-                _ if counts && entry.summary_block > 0 => jobs.push(What::Summary(number)),
-                _ if counts => jobs.push(What::Whole(number)),
+                SegmentState::Open if unclean => jobs.push(RecoveryTarget::Whole(number)),
+                _ if counts && entry.summary_block > 0 => jobs.push(RecoveryTarget::Summary(number)),
+                _ if counts => jobs.push(RecoveryTarget::Whole(number)),
                 _ => continue,
             }
             let stream = StreamKind::from_u8(entry.stream).expect("the decoder checked it");
@@ -72,7 +76,7 @@ impl Recovery {
         if unclean && cx.mirror.is_some() {
             cx.plan_heads(&checkpoint, &mut jobs);
         } else if unclean {
-            jobs.extend(checkpoint.window.iter().map(|number| What::Head(*number)));
+            jobs.extend(checkpoint.window.iter().map(|number| RecoveryTarget::Head(*number)));
         }
         jobs.reverse();
         cx.log.next_sequence = checkpoint.next_sequence;
@@ -89,10 +93,11 @@ impl Recovery {
     }
 
     /// The next job, if its read may start now.
-    pub(super) fn next_job(&mut self, segment_bytes: u64) -> Option<What> {
+    pub(super) fn next_job(&mut self, segment_bytes: u64) -> Option<RecoveryTarget> {
         let whole = (WHOLE_BYTES_IN_FLIGHT / segment_bytes).clamp(1, WHOLE_READS_IN_FLIGHT);
         let room = self.in_flight < READS_IN_FLIGHT
-            && ((self.whole_in_flight as u64) < whole || !matches!(self.jobs.last(), Some(What::Whole(_))));
+            && ((self.whole_in_flight as u64) < whole
+                || !matches!(self.jobs.last(), Some(RecoveryTarget::Whole(_))));
         if room { self.jobs.pop() } else { None }
     }
 
@@ -102,26 +107,26 @@ impl Recovery {
             return Ok(()); // Still at superblocks or checkpoint.
         }
         let geometry = cx.map.geometry;
-        while let Some(what) = self.next_job(geometry.segment_bytes()) {
-            let (number, from, blocks) = match what {
-                What::Summary(number) => {
+        while let Some(target) = self.next_job(geometry.segment_bytes()) {
+            let (number, from, blocks) = match target {
+                RecoveryTarget::Summary(number) => {
                     let half = cx.readable_half(number);
                     let at = cx.map.segments[number as usize].summary_block;
                     let blocks = 1 + summary::payload_blocks(at);
                     (half, at, blocks.min(geometry.segment_blocks - at))
                 }
-                What::Head(number) => (number, 0, 1),
-                What::Whole(number) => (number, 0, geometry.segment_blocks),
-                What::Block(number, index) => (number, index, 1),
-                What::Superblock(_)
-                | What::Checkpoint(_)
-                | What::Extension(..)
-                | What::Searched(_)
-                | What::Rewritten(_) => {
+                RecoveryTarget::Head(number) => (number, 0, 1),
+                RecoveryTarget::Whole(number) => (number, 0, geometry.segment_blocks),
+                RecoveryTarget::Block(number, index) => (number, index, 1),
+                RecoveryTarget::Superblock(_)
+                | RecoveryTarget::Checkpoint(_)
+                | RecoveryTarget::Extension(..)
+                | RecoveryTarget::Searched(_)
+                | RecoveryTarget::Rewritten(_) => {
                     unreachable!("they are read before or later")
                 }
             };
-            self.read(cx, what, geometry.segment_offset(number, from), u64::from(blocks) * BLOCK);
+            self.read(cx, target, geometry.segment_offset(number, from), u64::from(blocks) * BLOCK);
         }
         if self.in_flight > 0 {
             return Ok(());
@@ -161,7 +166,7 @@ impl Recovery {
         if !self.belongs(key, mask) {
             return;
         }
-        let ordered = state == BlockState::Dirty && cx.recover_epoch(slot, epoch);
+        let ordered = state == BlockState::Dirty && cx.map.recover_epoch(slot, epoch);
         match found {
             SlotState::Shadow if ordered => cx.map.insert_shadow(slot),
             SlotState::Shadow => {}
@@ -282,7 +287,7 @@ impl Recovery {
         };
         let recovery = &mut *self;
         recovery.pieces.insert(number, pieces);
-        recovery.jobs.extend((0..blocks).map(|index| What::Block(number, index)));
+        recovery.jobs.extend((0..blocks).map(|index| RecoveryTarget::Block(number, index)));
         Ok(())
     }
 
@@ -384,7 +389,7 @@ impl Recovery {
         if shadows > 0 {
             // The newest versions are there, but it is unknown which volume's order has a gap.
             for volume in 0..VOLUMES_MAX as u16 {
-                cx.forget_order(VolumeId(volume));
+                cx.map.forget_order(VolumeId(volume));
             }
         }
         if lost > 0 {
@@ -411,7 +416,7 @@ impl Recovery {
         if written && cx.mirror.is_some() {
             self.read_column(cx, number);
         } else if written {
-            self.jobs.push(What::Whole(number));
+            self.jobs.push(RecoveryTarget::Whole(number));
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The state of a recovery: its findings, and its waits.
 
 use crate::api::config::Attachment;
-use crate::context::recovery_reads::{CopyOf, What};
+use crate::context::recovery_reads::{CopyOf, RecoveryTarget};
 use crate::recovery::extension::Extending;
 use crate::recovery::scan::{Found, Tail};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ pub(crate) struct Recovery {
     pub(super) checkpoint: Checkpoint,
     /// Size of every volume in bytes, 0 for those that are not in the table.
     pub(super) ends: Vec<u64>,
-    pub(super) jobs: Vec<What>,
+    pub(super) jobs: Vec<RecoveryTarget>,
     pub(super) in_flight: usize,
     pub(super) whole_in_flight: usize,
     pub(super) tails: Vec<Tail>,
@@ -73,8 +73,8 @@ pub(super) struct Pairs {
     pub(super) reads: BTreeMap<u32, PairRead>,
     /// Columns whose read has begun.
     pub(super) begun: BTreeSet<u32>,
-    pub(super) mends: Vec<(u64, Vec<u8>)>,
-    pub(super) mending: u32,
+    pub(super) repairs: Vec<(u64, Vec<u8>)>,
+    pub(super) repairing: u32,
 }
 
 /// Batches to rewrite: segment, first block, end.

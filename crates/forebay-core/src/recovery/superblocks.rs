@@ -4,7 +4,7 @@ use crate::api::DeviceFailure;
 use crate::api::open_error::OpenError;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
-use crate::context::recovery_reads::{CopyOf, What};
+use crate::context::recovery_reads::{CopyOf, RecoveryTarget};
 use crate::fault::{self, PlantedBug};
 use crate::map::CacheMap;
 use crate::recovery::state::Recovery;
@@ -131,7 +131,7 @@ impl Recovery {
     pub(crate) fn read_checkpoint(&mut self, cx: &mut Context, at: usize) {
         let (member, copy) = self.checkpoints[at];
         let (offset, len) = cx.superblock.checkpoint_place(copy);
-        self.read(cx, What::Checkpoint(at), cx.map.geometry.mirror_meta(member, offset), len);
+        self.read(cx, RecoveryTarget::Checkpoint(at), cx.map.geometry.mirror_meta(member, offset), len);
     }
 
     pub(super) fn checkpoint_read(

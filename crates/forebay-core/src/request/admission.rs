@@ -21,12 +21,13 @@
 //! pins again.
 
 use crate::api::endurance::Restraint;
-use crate::api::settings::{Admission, ReclaimPolicy, Treatment};
+use crate::api::settings::{Admission, Treatment};
 use crate::api::{Request, RequestKind};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::sectors::BLOCK;
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
 use crate::map::recent::Recent;
 use crate::map::segment::{BlockState, Key};
 use crate::reclaim::FILL_RESERVE;
@@ -64,10 +65,10 @@ impl AdmissionMemory {
     }
 }
 
-impl Context {
+impl CacheMap {
     /// True if a bypass write would have to wait until earlier flush epochs are destaged.
     fn waits_for_order(&self, volume: VolumeId) -> bool {
-        let map = &self.map.volumes[usize::from(volume.0)];
+        let map = &self.volumes[usize::from(volume.0)];
         map.waiting.order.is_some() && map.dirty + map.destaged > 0
     }
 
@@ -75,11 +76,13 @@ impl Context {
     fn is_over_dirty(&self, request: &Request<'_>) -> bool {
         let (first, last) = (request.offset / BLOCK, (request.offset + request.len - 1) / BLOCK);
         (first..=last).any(|block| {
-            let slot = self.map.lookup(Key::new(request.volume, block));
-            slot.is_some_and(|slot| self.map.state(slot) != BlockState::Clean)
+            let slot = self.lookup(Key::new(request.volume, block));
+            slot.is_some_and(|slot| self.state(slot) != BlockState::Clean)
         })
     }
+}
 
+impl Context {
     /// Pins a live slot, or treats it as hit if enough is pinned.
     pub(crate) fn pin_block(&mut self, slot: u32) {
         let volume = self.map.key(slot).volume();
@@ -98,10 +101,11 @@ impl Context {
         }
     }
 
-    /// A block enters the cache. True if it was recently evicted from probation.
+    /// A block enters the cache. True if it was evicted recently and has proved its use.
     #[inline]
     pub(crate) fn returns_to_cache(&mut self, key: Key) -> bool {
-        self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo && self.ghosts.returns(key, self.space())
+        let capacity = self.space();
+        self.config.pool.reclaim_policy.returns(&mut self.ghosts, key, capacity)
     }
 
     /// The stream for a fill: directly to the survivors if the block was recently evicted and there
@@ -131,7 +135,7 @@ impl AdmissionMemory {
                 cx.stats.sequential_bypassed_reads += 1;
                 cx.counters.of(request.volume).sequential_bypassed_reads += 1;
             }
-            _ if cx.is_over_dirty(request) || cx.waits_for_order(request.volume) => {
+            _ if cx.map.is_over_dirty(request) || cx.map.waits_for_order(request.volume) => {
                 return request.treatment;
             }
             _ => {

@@ -26,19 +26,21 @@
 //! Zeroing a large range repeats steps 2 to 5 for one piece after the other (`zero_step_blocks`),
 //! with the locks and the intent of the whole range: no call looks at more.
 
-use crate::api::{Action, Device, Nanos, OpId, RequestKind, Span};
+use crate::api::{Device, IoAction, Nanos, OpId, RequestKind, Span};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
-use crate::context::ledger::Waiter;
+use crate::context::flush_ledger::Waiter;
 use crate::context::locks::LockOwner;
 use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse, ZERO_PAGE};
 use crate::context::sectors::BLOCK;
 use crate::context::streams::{Item, ItemKind, ItemOwner};
 use crate::context::volume::Volume;
+use crate::context::volumes::Volumes;
 use crate::destage::Destager;
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key};
 use crate::request::state::{Direct, DirectStage, MergeFor, Requests};
@@ -49,35 +51,27 @@ use forebay_format::{StreamKind, VolumeId};
 /// The backing store is flushed this long after the last bypass write, so that intents can end.
 const QUIET_NS: Nanos = 1_000_000_000;
 
-impl Context {
-    /// True if a part of a block must be merged: the backing store cannot write it alone, or the
-    /// rest of the block is dirty in the cache (and would be dropped with it).
-    fn needs_merge(&self, volume: VolumeId, block: u64, part: (u64, u64)) -> bool {
-        let end = self.block_len(volume, block);
-        let unit = u64::from(self.volume(volume).sector_bytes);
-        let whole = part.0 == 0 && part.1 == end;
-        let aligned = part.0.is_multiple_of(unit) && (part.1.is_multiple_of(unit) || part.1 == end);
-        !whole && (!aligned || !self.is_droppable(Key::new(volume, block)))
-    }
-
+impl CacheMap {
     /// Removes the slots of a drop mark from the map. The caller holds the block lock, so the slots
     /// cannot have been reused.
     pub(crate) fn apply_drop(&mut self, kind: ItemKind) {
         let ItemKind::Drop { slot, count } = kind else { return };
         for slot in slot..slot + count {
-            if self.map.state(slot) != BlockState::Void {
-                self.map.remove_recorded(self.map.key(slot));
+            if self.state(slot) != BlockState::Void {
+                self.remove_recorded(self.key(slot));
             }
         }
     }
+}
 
+impl Volumes {
     /// Ends the intents that are no longer needed, as part of a checkpoint: no write is in flight
     /// in the region, and the backing store was flushed since the last one. Returns the remaining
     /// ones.
     pub(crate) fn settle_intents(&mut self) -> Vec<Intent> {
         let mut left: Vec<Intent> = Vec::new();
-        for volume in self.volumes.iter_mut().flatten() {
-            let succeeded = volume.flusher.succeeded;
+        for volume in self.iter_mut() {
+            let succeeded = volume.flusher.succeeded();
             volume.intents.forget_ended(succeeded);
             let first_of_volume = left.len();
             for range in volume.intents.ranges() {
@@ -107,24 +101,35 @@ impl Context {
 
     /// True if a checkpoint would end an intent.
     pub(crate) fn has_ended_intents(&self) -> bool {
-        self.volumes.iter().flatten().any(|volume| {
+        self.iter().any(|volume| {
             let intents = &volume.intents;
-            debug_assert_eq!(intents.ended, intents.count_ended(volume.flusher.succeeded));
+            debug_assert_eq!(intents.ended, intents.count_ended(volume.flusher.succeeded()));
             intents.ended > 0
         })
+    }
+}
+
+impl Context {
+    /// True if a part of a block must be merged: the backing store cannot write it alone, or the
+    /// rest of the block is dirty in the cache (and would be dropped with it).
+    fn needs_merge(&self, volume: VolumeId, block: u64, part: (u64, u64)) -> bool {
+        let end = self.volume(volume).block_len(block);
+        let unit = u64::from(self.volume(volume).sector_bytes);
+        let whole = part.0 == 0 && part.1 == end;
+        let aligned = part.0.is_multiple_of(unit) && (part.1.is_multiple_of(unit) || part.1 == end);
+        !whole && (!aligned || !self.map.is_droppable(Key::new(volume, block)))
     }
 
     /// Flushes backing stores that had bypass writes and have been quiet since.
     pub(crate) fn step_intents(&mut self) {
-        for index in 0..self.volumes.len() {
-            let Some(volume) = &mut self.volumes[index] else { continue };
+        for id in self.volumes.ids() {
+            let Some(volume) = self.volumes.get_mut(id) else { continue };
             let due = volume.direct_unflushed
                 && !volume.flusher.is_running()
                 && self.now >= volume.intents.last_write + QUIET_NS;
             if due {
                 volume.intents.last_write = self.now;
-                let id = volume.id;
-                self.flush(Device::Backing(id), Waiter::Nobody);
+                self.flush(Device::Backing(id), Waiter::None);
             }
         }
     }
@@ -170,8 +175,8 @@ impl Requests {
         });
         let regions = self.directs.get(direct).regions();
         let state = cx.volume_mut(volume);
-        let durable = state.intents.enter(regions.clone(), state.flusher.succeeded);
-        if durable || cx.runs_without_cache() || fault::planted(PlantedBug::SkipIntent) {
+        let durable = state.intents.enter(regions.clone(), state.flusher.succeeded());
+        if durable || cx.failure.runs_without_cache() || fault::planted(PlantedBug::SkipIntent) {
             cx.await_turn(direct, volume);
             return;
         }
@@ -231,7 +236,7 @@ impl Requests {
         d.locked = true;
         let (volume, range) = (d.volume, d.step_blocks());
         let trusts = fault::planted(PlantedBug::TrustUnflushedMarks);
-        if cx.runs_without_cache() || cx.fenced || trusts {
+        if cx.failure.runs_without_cache() || cx.fenced || trusts {
             self.direct_settled(cx, destager, direct);
             return;
         }
@@ -243,7 +248,7 @@ impl Requests {
         });
         unclean.sort_unstable();
         destager.undo(cx, volume, &unclean);
-        if cx.flushes.cache.succeeded >= cx.log.marks_ticket {
+        if cx.flushes.cache.has_covered(cx.log.marks_ticket) {
             self.direct_settled(cx, destager, direct);
             return;
         }
@@ -256,7 +261,7 @@ impl Requests {
 
     /// All marks for these blocks are durable.
     pub(crate) fn direct_settled(&mut self, cx: &mut Context, destager: &mut Destager, direct: u32) {
-        if cx.fenced && !cx.runs_without_cache() {
+        if cx.fenced && !cx.failure.runs_without_cache() {
             // Earlier drop marks may not be durable, and no flush can make them so.
             self.directs.get_mut(direct).failed = true;
             self.end_direct(cx, direct);
@@ -275,7 +280,7 @@ impl Requests {
         let (mut clean, mut unclean) = (Vec::new(), Vec::new());
         cx.map.for_each_in(volume, first, last, |slot| match cx.map.state(slot) {
             BlockState::Clean => clean.push(cx.map.key(slot)),
-            BlockState::Destaged if cx.runs_without_cache() => clean.push(cx.map.key(slot)),
+            BlockState::Destaged if cx.failure.runs_without_cache() => clean.push(cx.map.key(slot)),
             _ => unclean.push(slot),
         });
         let forgets = fault::planted(PlantedBug::ForgetInvalidation)
@@ -288,7 +293,7 @@ impl Requests {
             }
         }
         unclean.sort_unstable();
-        let lost = cx.is_any_lost_in(range);
+        let lost = cx.failure.is_any_lost_in(range);
         self.directs.get_mut(direct).over_dirty = !unclean.is_empty() || lost;
         destager.undo(cx, volume, &unclean);
         // When an order begins, shadows stay until the dirty blocks are dropped: the order waits
@@ -314,7 +319,7 @@ impl Requests {
 
     /// A part of the current stage has ended; when all have, the next stage begins.
     pub(crate) fn direct_part_done(&mut self, cx: &mut Context, direct: u32, ok: bool) {
-        let (failed, chases) = (cx.runs_without_cache(), fault::planted(PlantedBug::ChaseMarks));
+        let (failed, chases) = (cx.failure.runs_without_cache(), fault::planted(PlantedBug::ChaseMarks));
         let d = self.directs.get_mut(direct);
         d.failed |= !ok;
         d.pending -= 1;
@@ -327,8 +332,8 @@ impl Requests {
         }
         match d.stage {
             DirectStage::Intent => unreachable!("an intent is not a part"),
-            DirectStage::Settling if chases => cx.tell(Event::BackingLock(LockOwner(direct))),
-            DirectStage::Settling => cx.tell(Event::MarksDurable(direct)),
+            DirectStage::Settling if chases => cx.emit(Event::BackingLock(LockOwner(direct))),
+            DirectStage::Settling => cx.emit(Event::MarksDurable(direct)),
             DirectStage::Merging => self.write_direct(cx, direct),
             DirectStage::Writing if d.over_dirty => {
                 d.stage = DirectStage::Flushing;
@@ -364,12 +369,12 @@ impl Requests {
         d.step = (from, end_of_step(cx, d.volume, from, to));
         cx.cover(CoverageMark::ZeroedInSteps);
         // Both locks are held.
-        cx.tell(Event::BackingLock(LockOwner(direct)));
+        cx.emit(Event::BackingLock(LockOwner(direct)));
     }
 
     fn write_direct(&mut self, cx: &mut Context, direct: u32) {
         let d = self.directs.get(direct);
-        let durable = cx.runs_without_cache() || cx.volume(d.volume).intents.are_durable(d.regions());
+        let durable = cx.failure.runs_without_cache() || cx.volume(d.volume).intents.are_durable(d.regions());
         assert!(durable, "I10: a write goes past the cache once its intent is durable");
         let d = self.directs.get_mut(direct);
         d.stage = DirectStage::Writing;
@@ -382,7 +387,7 @@ impl Requests {
             let may_unmap = cx.reqs.get(req).kind.may_unmap();
             let op = cx.new_op(OpKind::DirectWrite { direct });
             let len = to - from;
-            cx.actions.push_back(Action::Zero { op: OpId(op), volume, offset: from, len, may_unmap });
+            cx.actions.push_io(IoAction::Zero { op: OpId(op), volume, offset: from, len, may_unmap });
             return;
         }
         let (offset, spans) = self.direct_spans(cx, direct);
@@ -401,7 +406,7 @@ impl Requests {
         let mut spans = Vec::new();
         let mut offset = d.from;
         for block in d.from / BLOCK..=(d.to - 1) / BLOCK {
-            let len = cx.block_len(d.volume, block);
+            let len = cx.volume(d.volume).block_len(block);
             if let Some((_, page)) = d.merged.iter().find(|(merged, _)| *merged == block) {
                 offset = offset.min(block * BLOCK);
                 spans.push(page.part(0, len as u32));
@@ -426,7 +431,7 @@ impl Requests {
         let state = cx.volume_mut(volume);
         // Even a failed write may have changed something.
         state.direct_unflushed = true;
-        state.flusher.unflushed = true;
+        state.flusher.note_write();
         state.intents.last_write = now;
         self.direct_part_done(cx, direct, ok);
     }
@@ -558,7 +563,7 @@ impl Requests {
     fn end_direct(&mut self, cx: &mut Context, direct: u32) {
         let d = self.directs.remove(direct);
         for slot in &d.copies {
-            if !d.failed && !cx.runs_without_cache() {
+            if !d.failed && !cx.failure.runs_without_cache() {
                 cx.map.insert(*slot, BlockState::Clean);
                 cx.pin_for(cx.reqs.get(d.req).treatment, *slot);
             }

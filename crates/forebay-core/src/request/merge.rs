@@ -9,7 +9,7 @@
 //! Merges of writes run under the block lock of their request, so the block does not change
 //! meanwhile.
 
-use crate::api::{Action, Device, OpId, RequestKind, Span};
+use crate::api::{Device, IoAction, OpId, RequestKind, Span};
 use crate::context::Context;
 use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse};
@@ -17,14 +17,15 @@ use crate::context::sectors::{BLOCK, sector_mask, sector_mask_inside, sector_run
 use crate::context::streams::{Item, ItemKind, ItemOwner};
 use crate::failure::damage::Damage;
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
 use crate::map::segment::{BlockState, Key};
 use crate::request::state::{Merge, MergeFor, Requests};
 use forebay_format::StreamKind;
 
-impl Context {
+impl CacheMap {
     /// True if a bypass write may simply drop the cached copy of a block, if there is one.
     pub(crate) fn is_droppable(&self, key: Key) -> bool {
-        self.map.lookup(key).is_none_or(|slot| self.map.state(slot) == BlockState::Clean)
+        self.lookup(key).is_none_or(|slot| self.state(slot) == BlockState::Clean)
     }
 }
 
@@ -76,9 +77,9 @@ impl Requests {
         let m = self.merges.get(merge);
         let (volume, block, purpose) = (m.volume, m.block, m.purpose);
         let (from, to) = (u64::from(m.part.0), u64::from(m.part.1));
-        let all = cx.block_mask(volume, block);
+        let all = cx.volume(volume).block_mask(block);
         let key = Key::new(volume, block);
-        let failed = cx.runs_without_cache();
+        let failed = cx.failure.runs_without_cache();
         let counts = |slot: &u32| !failed || cx.map.state(*slot) == BlockState::Dirty;
         let slot = cx.map.lookup(key).filter(|_| !m.without_cached).filter(counts);
         let have = slot.map_or(0, |slot| cx.map.mask(slot)) & all;
@@ -89,7 +90,7 @@ impl Requests {
         };
         let ragged = written & !covered;
         let asked = if purpose == MergeFor::Read { cx.reqs.get(m.req).sectors_of(block) & all } else { 0 };
-        if (ragged | asked) & cx.lost_sectors(key) != 0 {
+        if (ragged | asked) & cx.failure.lost_sectors(key) != 0 {
             // A requested sector is lost, perhaps since the request arrived; or the rest of a
             // sector that is written in part.
             self.merges.get_mut(merge).failed = true;
@@ -140,12 +141,12 @@ impl Requests {
         let m = self.merges.get_mut(merge);
         m.backing_tries += 1;
         let (volume, block, purpose, req) = (m.volume, m.block, m.purpose, m.req);
-        let mut len = cx.block_len(volume, block) as u32;
+        let mut len = cx.volume(volume).block_len(block) as u32;
         if purpose == MergeFor::Read {
             len = len.min((cx.read_end(req) - block * BLOCK) as u32);
         }
         if base.len > len {
-            cx.actions.push_back(Action::FillZero { span: base });
+            cx.actions.push_io(IoAction::FillZero { span: base });
         }
         let span = Span { len, ..base };
         cx.volume_mut(volume).misses_in_flight += 1;
@@ -209,7 +210,7 @@ impl Requests {
         m.again = true;
         m.without_cached = damage == Damage::Kept;
         // Without the cache, the sectors that a write covers heal, and only the rest stays lost.
-        let heals = matches!(m.purpose, MergeFor::Direct(_)) && cx.runs_without_cache();
+        let heals = matches!(m.purpose, MergeFor::Direct(_)) && cx.failure.runs_without_cache();
         self.merge_part_done(cx, merge, damage != Damage::Lost || heals);
     }
 
@@ -235,13 +236,13 @@ impl Requests {
         let m = self.merges.get(merge);
         let (part, purpose, backing, cached, req) = (m.part, m.purpose, m.backing, m.cached, m.req);
         if !backing {
-            cx.actions.push_back(Action::FillZero { span: base });
+            cx.actions.push_io(IoAction::FillZero { span: base });
         }
         if let Some((_, mask)) = cached {
             let page = self.merge_pages(merge).1;
             for (from, to) in sector_runs(mask) {
                 let to_span = Span { offset: base.offset + from, len: to - from, ..base };
-                cx.actions.push_back(Action::Copy { from: page.part(from, to), to: to_span });
+                cx.actions.push_io(IoAction::Copy { from: page.part(from, to), to: to_span });
             }
         }
         if purpose == MergeFor::Read {
@@ -253,12 +254,12 @@ impl Requests {
         if matches!(request.kind, RequestKind::Write { .. }) {
             let from = request.block_span(self.merges.get(merge).block, 1);
             let from = Span { offset: from.offset + part.0, len: part.1 - part.0, ..from };
-            cx.actions.push_back(Action::Copy { from, to });
+            cx.actions.push_io(IoAction::Copy { from, to });
         } else {
-            cx.actions.push_back(Action::FillZero { span: to });
+            cx.actions.push_io(IoAction::FillZero { span: to });
         }
         let op = cx.new_op(OpKind::MergeCrc { merge });
-        cx.actions.push_back(Action::Crc { op: OpId(op), span: base });
+        cx.actions.push_io(IoAction::Crc { op: OpId(op), span: base });
     }
 
     pub(crate) fn merge_summed(&mut self, cx: &mut Context, merge: u32, crcs: &[u32]) {

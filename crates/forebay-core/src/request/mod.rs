@@ -47,7 +47,7 @@ impl Requests {
         volume.last_active = now;
         let losses_reported = volume.losses_reported;
         let (mut write_back, mut copies) = volume.writes(treatment);
-        if cx.runs_without_cache() {
+        if cx.failure.runs_without_cache() {
             (write_back, copies) = (false, false);
         }
         cx.stats.count_request(&request);
@@ -96,12 +96,11 @@ impl Requests {
         if !cx.stopping && !lifecycle.is_changing() {
             return;
         }
-        if !cx.is_destage_failing() || fault::planted(PlantedBug::StopWaitsForStore) {
+        if !cx.volumes.is_destage_failing() || fault::planted(PlantedBug::StopWaitsForStore) {
             return;
         }
-        for index in 0..cx.volumes.len() {
-            let id = VolumeId(index as u16);
-            if cx.is_attached(id) && (cx.stopping || lifecycle.is_leaving(id)) {
+        for id in cx.volumes.ids() {
+            if cx.volumes.is_attached(id) && (cx.stopping || lifecycle.is_leaving(id)) {
                 self.throttle.refuse_all(cx, id);
                 for direct in cx.leave_order(id) {
                     self.refuse_direct(cx, direct);

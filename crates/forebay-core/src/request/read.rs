@@ -20,7 +20,7 @@
 //! still valid when the data arrives are copied to pages and appended as clean.
 
 use crate::api::settings::{Admission, Treatment};
-use crate::api::{Action, Device, RequestKind};
+use crate::api::{Device, IoAction, RequestKind};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::locks::BlockRange;
@@ -75,7 +75,10 @@ impl Context {
         let volume = self.volume(request.volume);
         let wanted = request.treatment == Treatment::Pin || request.kind == RequestKind::Prefetch;
         let refused = volume.settings.admission == Admission::Never && !wanted;
-        request.treatment != Treatment::Bypass && volume.fills() && !refused && !self.runs_without_cache()
+        request.treatment != Treatment::Bypass
+            && volume.fills()
+            && !refused
+            && !self.failure.runs_without_cache()
     }
 
     pub(crate) fn count_misses(&mut self, req: u32, blocks: u64) {
@@ -149,7 +152,7 @@ impl Context {
     /// matter.
     fn find_without_cache(&self, req: u32, key: Key) -> Found {
         let wanted = self.reqs.get(req).sectors_of(key.block());
-        if self.lost_sectors(key) & wanted != 0 && !fault::planted(PlantedBug::ReadLostFromBacking) {
+        if self.failure.lost_sectors(key) & wanted != 0 && !fault::planted(PlantedBug::ReadLostFromBacking) {
             return Found::Lost;
         }
         let dirty = self.map.lookup(key).filter(|slot| self.map.state(*slot) == BlockState::Dirty);
@@ -238,7 +241,7 @@ impl Context {
 
     fn find(&self, req: u32, block: u64) -> Found {
         let volume = self.reqs.get(req).volume;
-        if self.runs_without_cache() {
+        if self.failure.runs_without_cache() {
             return self.find_without_cache(req, Key::new(volume, block));
         }
         let key = Key::new(volume, block);
@@ -290,7 +293,7 @@ impl Context {
         let request = self.reqs.get(req);
         let (to, pins) = (request.block_span(block, 1), request.treatment == Treatment::Pin);
         self.fills.note_hit(Key::new(request.volume, block), pins);
-        self.actions.push_back(Action::Copy { from: page.span(), to });
+        self.actions.push_io(IoAction::Copy { from: page.span(), to });
     }
 
     /// Waits for a block that another read is fetching. It takes as long as a miss.
@@ -321,7 +324,7 @@ impl Context {
                 continue;
             };
             let from = self.reqs.get(req).block_span(block + index, 1);
-            self.actions.push_back(Action::Copy { from, to: page.span() });
+            self.actions.push_io(IoAction::Copy { from, to: page.span() });
             self.append_fill(key, *crc, page, token);
         }
     }
@@ -416,7 +419,7 @@ impl Requests {
             let (from, to) =
                 (cx.reqs.get(req).block_span(block, 1), cx.reqs.get(waiting).block_span(block, 1));
             cx.count_hits(waiting, 1);
-            cx.actions.push_back(Action::Copy { from, to });
+            cx.actions.push_io(IoAction::Copy { from, to });
         } else {
             cx.cover(CoverageMark::JoinedReadFailed);
             cx.reqs.get_mut(waiting).reads_itself = true;

@@ -17,7 +17,7 @@
 
 use crate::api::{Nanos, RequestKind};
 use crate::context::Context;
-use crate::context::levels::{Levels, TOLL_UNIT};
+use crate::context::dirty_limits::{DELAY_UNIT, Levels};
 use crate::fault::{self, PlantedBug};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -29,9 +29,10 @@ const BLOCK_TIME_NS: core::ops::RangeInclusive<u64> = 1_000..=100_000_000;
 /// Estimate before anything was destaged.
 const BLOCK_TIME_INITIAL_NS: u64 = 100_000;
 
-/// The price of a write: a share of the destage time of its blocks, in units of [`TOLL_UNIT`].
+/// The delay that a write causes: a share of the destage time of its blocks, in units of
+/// [`DELAY_UNIT`].
 #[derive(Clone, Copy, Default, Debug)]
-struct Toll {
+struct ThrottleDelay {
     share: u64,
 }
 
@@ -133,8 +134,8 @@ impl Throttle {
         let id = cx.reqs.get(req).volume;
         if !self.is_waiting(id) {
             let blocks = cx.blocks_to_dirty(req);
-            if let Some(toll) = self.toll(cx, id, blocks) {
-                self.pass(cx, req, blocks, toll);
+            if let Some(delay) = self.delay(cx, id, blocks) {
+                self.pass(cx, req, blocks, delay);
                 return true;
             }
         }
@@ -176,11 +177,11 @@ impl Throttle {
             let Some(req) = self.queues[index].waiting.front().copied() else { continue };
             // With a fenced cache every write fails: none has to wait for that.
             let (id, blocks) = (VolumeId(index as u16), cx.blocks_to_dirty(req));
-            if let Some(toll) = self.toll(cx, id, blocks).or(cx.fenced.then(Toll::default)) {
+            if let Some(delay) = self.delay(cx, id, blocks).or(cx.fenced.then(ThrottleDelay::default)) {
                 self.queues[index].waiting.pop_front();
                 self.waiting -= 1;
                 cx.volume_mut(id).writers_wait -= 1;
-                self.pass(cx, req, blocks, toll);
+                self.pass(cx, req, blocks, delay);
                 turns.passed = true;
                 return Some(req);
             }
@@ -194,12 +195,12 @@ impl Throttle {
         self.waits_for_room(now) && !fault::planted(PlantedBug::DawdleWithMarks)
     }
 
-    fn pass(&mut self, cx: &mut Context, req: u32, blocks: u64, toll: Toll) {
+    fn pass(&mut self, cx: &mut Context, req: u32, blocks: u64, delay: ThrottleDelay) {
         if blocks > 0 {
             let id = cx.reqs.get(req).volume;
             let now = cx.now;
             let queue = self.queue(id);
-            let pause = blocks.saturating_mul(queue.block_time) / TOLL_UNIT * toll.share;
+            let pause = blocks.saturating_mul(queue.block_time) / DELAY_UNIT * delay.share;
             queue.free_at = queue.free_at.max(now) + pause;
             // Counted from here on: a request that waits for a block lock has passed, too.
             cx.blocks_enter(id, blocks);
@@ -207,19 +208,20 @@ impl Throttle {
         }
     }
 
-    /// Price of a write that makes `blocks` blocks dirty and passes now; `None` if it has to wait.
-    fn toll(&self, cx: &Context, id: VolumeId, blocks: u64) -> Option<Toll> {
+    /// Delay of the writes behind one that makes `blocks` blocks dirty and passes now; `None` if it
+    /// has to wait.
+    fn delay(&self, cx: &Context, id: VolumeId, blocks: u64) -> Option<ThrottleDelay> {
         if blocks == 0 {
-            return Some(Toll::default());
+            return Some(ThrottleDelay::default());
         }
         let levels = cx.levels(id);
         if levels.are_free() {
-            return Some(Toll::default());
+            return Some(ThrottleDelay::default());
         }
         let Levels { volume, pool, .. } = levels;
         let unlimited = fault::planted(PlantedBug::ThrottleBeyondLimit);
         let fits = (unlimited || volume.fits(blocks)) && pool.fits(blocks);
         let paid = cx.now >= self.queues[usize::from(id.0)].free_at;
-        (fits && paid).then(|| Toll { share: volume.risen().max(pool.risen()) })
+        (fits && paid).then(|| ThrottleDelay { share: volume.risen().max(pool.risen()) })
     }
 }

@@ -153,7 +153,7 @@ impl Requests {
         let failed = request.failed;
         // Parts that succeeded through the log before the cache failed are at risk there: repeat
         // the whole request.
-        if (failed && cx.fenced || cx.runs_without_cache()) && cx.may_redo_mutation(req) {
+        if (failed && cx.fenced || cx.failure.runs_without_cache()) && cx.may_redo_mutation(req) {
             self.mutation_locked(cx, req);
             return;
         }
@@ -173,7 +173,7 @@ impl Requests {
         cx.release_blocks(range);
         if fua && !failed {
             cx.flush_for(req);
-        } else if !failed && cx.runs_without_cache() {
+        } else if !failed && cx.failure.runs_without_cache() {
             cx.make_readable(req);
         }
         if cx.reqs.get(req).pending == 0 {

@@ -56,7 +56,7 @@ fn mean(policy: ReclaimPolicy, settings: VolumeSettings) -> [f64; CURVE_POINTS] 
 
 #[test]
 fn curve_matches_engines_of_other_sizes() {
-    for policy in [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo] {
+    for policy in ReclaimPolicy::ALL {
         let curve = mean(policy, VolumeSettings::default());
         for (eighths, model) in
             CURVE_EIGHTHS.into_iter().zip(curve).filter(|(size, _)| [4, 8, 16].contains(size))

@@ -2,7 +2,8 @@
 //! and writes nothing. If it ends during the last steps of a stop, the engine waits for it.
 
 use forebay_core::{
-    Action, DeviceFailure, Engine, EngineConfig, FormatParams, OpenError, Status, format_cache,
+    Action, DeviceFailure, Engine, EngineConfig, FormatParams, IoAction, OpenError, OwnerAction, Status,
+    format_cache,
 };
 use forebay_format::{CacheUuid, Geometry, Members};
 
@@ -27,15 +28,17 @@ fn open(reads: usize) -> Engine {
     let mut left = reads;
     while let Some(action) = engine.next_action() {
         match action {
-            Action::ReadMeta { op, offset, len } if left > 0 => {
+            Action::Io(IoAction::ReadMeta { op, offset, len }) if left > 0 => {
                 left -= 1;
                 let bytes = cache[offset as usize..][..len as usize].to_vec();
                 engine.complete_meta(0, op, Ok(&bytes));
             }
-            Action::ReadMeta { op, .. } => engine.complete_meta(0, op, Err(DeviceFailure::Ended)),
-            Action::WriteMeta { op, .. } => engine.complete(0, op, Ok(()), &[]),
-            Action::Flush { op, .. } => engine.complete(0, op, Ok(()), &[]),
-            Action::Notice(_) => {}
+            Action::Io(IoAction::ReadMeta { op, .. }) => {
+                engine.complete_meta(0, op, Err(DeviceFailure::Ended))
+            }
+            Action::Io(IoAction::WriteMeta { op, .. }) => engine.complete(0, op, Ok(()), &[]),
+            Action::Io(IoAction::Flush { op, .. }) => engine.complete(0, op, Ok(()), &[]),
+            Action::Owner(OwnerAction::Notice(_)) => {}
             other => panic!("after {reads} reads: {other:?}"),
         }
     }
@@ -58,13 +61,13 @@ fn stop(away_ns: u64) -> (bool, u64) {
     loop {
         while let Some(action) = engine.next_action() {
             match action {
-                Action::WriteMeta { op, .. } | Action::Flush { op, .. } => {
+                Action::Io(IoAction::WriteMeta { op, .. } | IoAction::Flush { op, .. }) => {
                     let ended = if now < away_ns { Err(DeviceFailure::Ended) } else { Ok(()) };
                     engine.complete(now, op, ended, &[]);
                 }
-                Action::Quiesced => engine.finish_shutdown(now, &[]),
-                Action::Closed => return (!engine.is_fenced(), now),
-                Action::Notice(_) | Action::RecordLoss { .. } => {}
+                Action::Owner(OwnerAction::Quiesced) => engine.finish_shutdown(now, &[]),
+                Action::Owner(OwnerAction::Closed) => return (!engine.is_fenced(), now),
+                Action::Owner(OwnerAction::Notice(_) | OwnerAction::RecordLoss { .. }) => {}
                 other => panic!("{other:?}"),
             }
         }

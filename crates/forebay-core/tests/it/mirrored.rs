@@ -97,7 +97,10 @@ fn bad_copy_is_rewritten_from_the_other() {
         let place = rig.place_of(0, 7);
         rig.faults.insert(place, fault);
         read_all(&mut rig);
-        assert_eq!(rig.engine.mirror_state().map(|state| (state.out, state.mended_blocks)), Some((None, 1)));
+        assert_eq!(
+            rig.engine.mirror_state().map(|state| (state.out, state.repaired_blocks)),
+            Some((None, 1))
+        );
         assert!(rig.faults.is_empty(), "{fault:?}: it was written again");
         assert_eq!((rig.engine.dirty_blocks(VOLUME), rig.engine.stats().lost_blocks), (DIRTY, 0));
     }

@@ -1,9 +1,9 @@
 //! Ordered destage, observed by the content of the backing store after every write to it.
 
 use forebay_core::{
-    Action, Attachment, BufId, DestageOrder, Device, Drain, Engine, EngineConfig, FormatParams,
-    OnBackingChange, OpId, Request, RequestId, RequestKind, Span, Status, Treatment, VolumeSettings,
-    format_cache,
+    Action, Attachment, BufId, DestageOrder, Device, Drain, Engine, EngineConfig, FormatParams, IoAction,
+    OnBackingChange, OpId, OwnerAction, Request, RequestId, RequestKind, Span, Status, Treatment,
+    VolumeSettings, format_cache,
 };
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, VolumeId};
@@ -108,7 +108,7 @@ impl Machine {
 
     fn perform(&mut self, action: Action) {
         match action {
-            Action::Read { op, device, offset, len, .. } => {
+            Action::Io(IoAction::Read { op, device, offset, len, .. }) => {
                 let bytes = self.device(device)[offset as usize..][..len as usize].to_vec();
                 let mut left = &bytes[..];
                 for span in self.engine.spans(op).to_vec() {
@@ -119,24 +119,24 @@ impl Machine {
                 let crcs: Vec<u32> = bytes.chunks(BLOCK_BYTES).map(crc32c::crc32c).collect();
                 self.engine.complete(self.now, op, Ok(()), &crcs);
             }
-            Action::Write { op, device, offset, .. } => {
+            Action::Io(IoAction::Write { op, device, offset, .. }) => {
                 let mut bytes = self.engine.header(op).unwrap_or_default().to_vec();
                 for span in self.engine.spans(op).to_vec() {
                     bytes.extend_from_slice(self.memory(span));
                 }
                 self.store(op, device, offset, &bytes);
             }
-            Action::WriteMeta { op, offset } => {
+            Action::Io(IoAction::WriteMeta { op, offset }) => {
                 let bytes = self.engine.meta(op).to_vec();
                 self.store(op, Device::Cache, offset, &bytes);
             }
-            Action::ReadMeta { op, offset, len } => {
+            Action::Io(IoAction::ReadMeta { op, offset, len }) => {
                 let bytes = &self.cache[offset as usize..][..len as usize];
                 self.engine.complete_meta(self.now, op, Ok(bytes));
             }
-            Action::Flush { op, .. } => self.engine.complete(self.now, op, Ok(()), &[]),
-            Action::Reply { result, .. } => assert_eq!(result, Ok(())),
-            Action::Notice(_) => {}
+            Action::Io(IoAction::Flush { op, .. }) => self.engine.complete(self.now, op, Ok(()), &[]),
+            Action::Owner(OwnerAction::Reply { result, .. }) => assert_eq!(result, Ok(())),
+            Action::Owner(OwnerAction::Notice(_)) => {}
             other => unreachable!("whole blocks do not need {other:?}"),
         }
     }

@@ -10,7 +10,6 @@ use forebay_format::checkpoint::Mode;
 
 const SEGMENTS: (u32, u32) = (96, 64);
 const VOLUME_BLOCKS: u64 = 1 << 15;
-const POLICIES: [ReclaimPolicy; 3] = [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo];
 
 fn settings() -> VolumeSettings {
     VolumeSettings::default()
@@ -52,7 +51,7 @@ fn pending_write_back_request_is_reported() {
 
 #[test]
 fn statistics_include_the_probation_limit() {
-    for policy in POLICIES {
+    for policy in ReclaimPolicy::ALL {
         let mut rig = rig(policy, &[settings()]);
         let limit = |rig: &Rig| rig.engine.stats().probation_limit_blocks;
         let (capacity, first) = (rig.capacity, limit(&rig));
@@ -126,7 +125,7 @@ fn sweep_of_old_volume_spares_its_successor() {
 
 #[test]
 fn pinned_blocks_move_when_the_pool_shrinks() {
-    for policy in POLICIES {
+    for policy in ReclaimPolicy::ALL {
         let mut rig = rig(policy, &[settings(), settings()]);
         let dice = &mut Dice(8);
         // Every segment gets some blocks of each kind.

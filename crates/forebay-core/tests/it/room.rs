@@ -8,7 +8,6 @@ const CACHE: (u32, u32) = (256, 128);
 /// So many segments that a pass does not run for each written segment.
 const LARGE: (u32, u32) = (4096, 64);
 const PAGE_BLOCKS: u64 = 4;
-const POLICIES: [ReclaimPolicy; 3] = [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo];
 
 fn blocks(cache: (u32, u32)) -> u64 {
     u64::from(cache.0) * u64::from(cache.1)
@@ -58,7 +57,7 @@ fn moved((before, after): &(Stats, Stats)) -> f64 {
 
 #[test]
 fn fitting_data_is_never_evicted() {
-    for policy in POLICIES {
+    for policy in ReclaimPolicy::ALL {
         for share_pct in [55, 70] {
             let figures = overwritten(pool(policy, 75), share_pct, VolumeSettings::default());
             let (before, after) = &figures;

@@ -11,7 +11,6 @@ const SEGMENTS: (u32, u32) = (96, 64);
 const VOLUME_BLOCKS: u64 = 1 << 15;
 /// Tolerance of a share, in percent of the pool.
 const TOLERANCE_PCT: u64 = 4;
-const POLICIES: [ReclaimPolicy; 3] = [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo];
 
 fn settings() -> VolumeSettings {
     VolumeSettings::default()
@@ -56,7 +55,7 @@ fn mingle(rig: &mut Rig, dice: &mut Dice, requests: u32, weights: &[u64]) {
 
 #[test]
 fn maximum_share_is_held_and_others_keep() {
-    for policy in POLICIES {
+    for policy in ReclaimPolicy::ALL {
         let limited = VolumeSettings { max_share_pct: 20, ..settings() };
         let mut rig = rig(policy, &[limited, settings(), settings()]);
         let dice = &mut Dice(1);
@@ -74,7 +73,7 @@ fn maximum_share_is_held_and_others_keep() {
 
 #[test]
 fn volume_at_maximum_share_renews_content() {
-    for policy in POLICIES {
+    for policy in ReclaimPolicy::ALL {
         let mut rig = rig(policy, &[VolumeSettings { max_share_pct: 10, ..settings() }]);
         (0..20_000).for_each(|block| rig.read(0, block));
         let before = rig.engine.stats();
@@ -89,7 +88,7 @@ fn volume_at_maximum_share_renews_content() {
 
 #[test]
 fn minimum_share_holds_against_neighbours() {
-    for policy in POLICIES {
+    for policy in ReclaimPolicy::ALL {
         let quiet = VolumeSettings { min_share_pct: 30, ..settings() };
         let mut rig = rig(policy, &[quiet, settings(), settings()]);
         let wanted = rig.capacity * 30 / 100;
@@ -122,7 +121,7 @@ fn excessive_minimum_shares_allow_fills() {
 
 #[test]
 fn high_priority_gives_way_after_low() {
-    for policy in POLICIES {
+    for policy in ReclaimPolicy::ALL {
         let low = VolumeSettings { priority: Priority::Low, ..settings() };
         let high = VolumeSettings { priority: Priority::High, ..settings() };
         let mut rig = rig(policy, &[low, high]);
@@ -134,7 +133,7 @@ fn high_priority_gives_way_after_low() {
 
 #[test]
 fn pins_last_until_release_or_overwrite() {
-    for policy in POLICIES {
+    for policy in ReclaimPolicy::ALL {
         let mut rig = rig(policy, &[settings(), settings()]);
         for block in (0..rig.capacity / 4).step_by(8) {
             rig.request(0, RequestKind::Read, block, 8, Treatment::Pin);

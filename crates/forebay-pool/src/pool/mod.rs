@@ -82,7 +82,7 @@ use devices::DeviceWatch;
 use forebay_admin::events::EventKind;
 use forebay_admin::{AdminError, MessageId};
 use forebay_config::mount_memory::MOUNTS_MAX;
-use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
+use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, OwnerAction, Status};
 use forebay_format::{BLOCK_BYTES, CacheUuid};
 use forebay_io::{Completion, DeviceId, EnginePreference, IoFailure, Limits, Reactor};
 use handle::PoolTask;
@@ -736,27 +736,9 @@ impl Pool {
         loop {
             while let Some(action) = self.engine.next_action() {
                 any = true;
-                let left = self.io.perform(&mut self.engine, &mut self.reactor, action);
-                match left {
-                    Some(Action::Reply { request, result, path, took, volume, bytes }) => {
-                        self.time_request(volume, path, took, bytes);
-                        self.recorder.replied(request, result.is_ok(), path, took);
-                        match (Self::guest_of(request), Self::mount_of(request)) {
-                            (Some(index), _) => self.guest_replied(index, request, result),
-                            (None, Some(index)) if index as u64 >= ublk::REQUESTS => {
-                                self.ublk_replied(index as u64 - ublk::REQUESTS, request, result);
-                            }
-                            (None, Some(index)) => self.mount_replied(index, request, result),
-                            (None, None) => self.server.replied(&mut self.reactor, request, result),
-                        }
-                    }
-                    Some(Action::VolumeQuiet { volume }) => self.volume_quiet(volume),
-                    Some(Action::RecordLoss { ticket }) => self.record_loss(ticket),
-                    Some(Action::RecordOut { ticket, member }) => self.record_out(ticket, member),
-                    Some(Action::Notice(notice)) => self.notice(notice),
-                    Some(Action::Quiesced) => self.quiesced(),
-                    Some(Action::Closed) => self.closed = true,
-                    _ => {}
+                match action {
+                    Action::Io(action) => self.io.perform(&mut self.engine, &mut self.reactor, action),
+                    Action::Owner(action) => self.handle(action),
                 }
             }
             let let_go = self.io.complete_let_go(&mut self.engine, &mut self.reactor);
@@ -767,6 +749,29 @@ impl Pool {
                 return any;
             }
             any = true;
+        }
+    }
+
+    fn handle(&mut self, action: OwnerAction) {
+        match action {
+            OwnerAction::Reply { request, result, path, took, volume, bytes } => {
+                self.time_request(volume, path, took, bytes);
+                self.recorder.replied(request, result.is_ok(), path, took);
+                match (Self::guest_of(request), Self::mount_of(request)) {
+                    (Some(index), _) => self.guest_replied(index, request, result),
+                    (None, Some(index)) if index as u64 >= ublk::REQUESTS => {
+                        self.ublk_replied(index as u64 - ublk::REQUESTS, request, result);
+                    }
+                    (None, Some(index)) => self.mount_replied(index, request, result),
+                    (None, None) => self.server.replied(&mut self.reactor, request, result),
+                }
+            }
+            OwnerAction::VolumeQuiet { volume } => self.volume_quiet(volume),
+            OwnerAction::RecordLoss { ticket } => self.record_loss(ticket),
+            OwnerAction::RecordOut { ticket, member } => self.record_out(ticket, member),
+            OwnerAction::Notice(notice) => self.notice(notice),
+            OwnerAction::Quiesced => self.quiesced(),
+            OwnerAction::Closed => self.closed = true,
         }
     }
 }

@@ -112,7 +112,7 @@ impl Bench {
             "flush_period_s" => self.settings.flush_period = number * SECOND,
             "survivors_max_pct" => self.engine.pool.survivors_max_pct = short,
             "reclaim_policy" => {
-                let policies = [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo];
+                let policies = ReclaimPolicy::ALL;
                 self.engine.pool.reclaim_policy = *policies.get(number as usize)?;
             }
             "scratch_blocks" => self.engine.scratch_blocks = short,

@@ -109,7 +109,7 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (CountBeforeNote, Needs::Mirror, Plan::missing_after_failure),
     (TrustStaleMember, Needs::Mirror, Plan::missing_after_failure),
     (ReadOneCopy, Needs::Mirror, Plan::spoilt_member),
-    (LeaveUnmended, Needs::Mirror, Plan::missing_member_twice),
+    (LeaveUnrepaired, Needs::Mirror, Plan::missing_member_twice),
     (ForgetInRebuild, Needs::Mirror, Plan::other_member_fails),
     // `hostile` finds these two.
     (BelieveEarlierUse, Needs::Nothing, Plan::as_drawn),
@@ -121,7 +121,7 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (CountAnywhere, Needs::Mirror, Plan::members_that_miss_writes),
     (OutInItsOwnWords, Needs::Mirror, Plan::replaced_member),
     (ListAtOnce, Needs::Mirror, Plan::replaced_member),
-    (MendInVain, Needs::Mirror, Plan::opening_errors),
+    (RepairInVain, Needs::Mirror, Plan::opening_errors),
     (KeepLostFill, Needs::Mirror, Plan::fills_of_failing_members),
     (TrustWhatIsRead, Needs::Nothing, Plan::reopened_after_failing_flush),
     (KeepDiscard, Needs::Nothing, Plan::discards),

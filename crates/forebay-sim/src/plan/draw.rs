@@ -50,7 +50,7 @@ pub(crate) fn pool_settings(rng: &mut Rng) -> PoolSettings {
     PoolSettings {
         batches_in_flight: rng.range(1, 4) as u32,
         survivors_max_pct: rng.pick(&[0, 30, 50, 90]),
-        reclaim_policy: rng.pick(&[ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo]),
+        reclaim_policy: rng.pick(&ReclaimPolicy::ALL),
         dirty_limit_pct: rng.pick(&[10, 40, 60, 90]),
         discard_freed: false,
         endurance_budget: EnduranceBudget::Unlimited,

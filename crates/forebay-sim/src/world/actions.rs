@@ -11,7 +11,10 @@ use crate::disks::{AttachState, CACHE, MemberNotes, device_of};
 use crate::ensure::ensure;
 use crate::memory::{JUNK, overlap};
 use crate::start::second_half;
-use forebay_core::{Action, Device, DeviceFailure, Notice, OpId, PlantedBug, Span, Status, WASTE, fault};
+use forebay_core::{
+    Action, Device, DeviceFailure, IoAction, Notice, OpId, OwnerAction, PlantedBug, Span, Status, WASTE,
+    fault,
+};
 use forebay_format::geometry::CHECKPOINT_START_BLOCK;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry, SECTOR_BYTES, VolumeId};
@@ -19,48 +22,53 @@ use std::rc::Rc;
 
 impl World {
     pub(crate) fn perform(&mut self, action: Action) -> Result<(), String> {
-        self.books.note_action(&action, &self.engine);
-        self.note_endurance(&action)?;
-        if self.hold(action)? { Ok(()) } else { self.start(action) }
+        match action {
+            Action::Io(action) => {
+                self.books.note_action(&action, &self.engine);
+                self.note_endurance(&action)?;
+                if self.hold(action)? { Ok(()) } else { self.start(action) }
+            }
+            Action::Owner(action) => self.handle(action),
+        }
     }
 
-    pub(crate) fn start(&mut self, action: Action) -> Result<(), String> {
+    pub(crate) fn start(&mut self, action: IoAction) -> Result<(), String> {
         match action {
-            Action::Read { op, device, offset, len, crc } => self.start_read(op, device, offset, len, crc),
-            Action::Write { op, device, offset, len } => self.start_write(op, device, offset, len),
-            Action::ReadMeta { op, offset, len } => {
+            IoAction::Read { op, device, offset, len, crc } => self.start_read(op, device, offset, len, crc),
+            IoAction::Write { op, device, offset, len } => self.start_write(op, device, offset, len),
+            IoAction::ReadMeta { op, offset, len } => {
                 self.digest.add_all(&[3, offset, u64::from(len)]);
                 let (device, offset) = self.cache_at(offset);
                 self.check_range(device, offset, u64::from(len), BLOCK_BYTES)?;
                 let kind = FlightKind::ReadMeta { offset, len: len as usize };
                 self.launch(op, OpKind::Read, u64::from(len), Flight { device, spans: Vec::new(), kind })
             }
-            Action::WriteMeta { op, offset } => self.start_write_meta(op, offset),
-            Action::Flush { op, device } => {
+            IoAction::WriteMeta { op, offset } => self.start_write_meta(op, offset),
+            IoAction::Flush { op, device } => {
                 let device = self.device(device)?;
                 ensure!(device != CACHE || self.plan.mirror.is_none(), "a flush of no member");
                 self.start_flush(op, device)
             }
-            Action::FlushMember { op, member } => {
+            IoAction::FlushMember { op, member } => {
                 ensure!(self.plan.mirror.is_some(), "a flush of a member, but the cache is not mirrored");
                 self.start_flush(op, device_of(&self.plan, usize::from(member)))
             }
-            Action::Zero { op, volume, offset, len, .. } => {
+            IoAction::Zero { op, volume, offset, len, .. } => {
                 let device = self.device(Device::Backing(volume))?;
                 self.submit_write(op, device, offset, Vec::new(), vec![0; len as usize], 0)
             }
-            Action::DiscardSegment { op, offset, len } => self.start_discard(op, offset, len),
-            Action::Copy { from, to } => {
+            IoAction::DiscardSegment { op, offset, len } => self.start_discard(op, offset, len),
+            IoAction::Copy { from, to } => {
                 self.check_untouched(from)?;
                 self.check_untouched(to)?;
                 self.memory.copy(from, to)
             }
-            Action::FillZero { span } => {
+            IoAction::FillZero { span } => {
                 self.check_untouched(span)?;
                 self.memory.get_mut(span)?.fill(0);
                 Ok(())
             }
-            Action::Crc { op, span } => {
+            IoAction::Crc { op, span } => {
                 ensure!(span.len as usize <= BLOCK_BYTES, "checksum of more than a block: {span:?}");
                 self.check_untouched(span)?;
                 let crc = crc32c::crc32c(self.memory.get(span)?);
@@ -68,7 +76,12 @@ impl World {
                 self.engine.complete(self.now, op, Ok(()), &[crc]);
                 Ok(())
             }
-            Action::Reply { request, result, .. } => {
+        }
+    }
+
+    fn handle(&mut self, action: OwnerAction) -> Result<(), String> {
+        match action {
+            OwnerAction::Reply { request, result, .. } => {
                 let buffer = self.requests.get(&request.0).and_then(|pending| pending.buffer);
                 if let Some(buffer) = buffer {
                     let used = self.flights.values().flat_map(|flight| &flight.spans);
@@ -79,16 +92,16 @@ impl World {
                 }
                 self.reply(&action, request, result)
             }
-            Action::Notice(notice) => self.notice(notice),
-            Action::VolumeQuiet { volume } => self.volume_quiet(volume),
-            Action::Quiesced => {
+            OwnerAction::Notice(notice) => self.notice(notice),
+            OwnerAction::VolumeQuiet { volume } => self.volume_quiet(volume),
+            OwnerAction::Quiesced => {
                 ensure!(self.stopping && self.requests.is_empty(), "quiesced too early");
                 self.quiesced = true;
                 Ok(())
             }
-            Action::RecordLoss { ticket } => self.record_loss(ticket),
-            Action::RecordOut { ticket, member } => self.record_out(ticket, member),
-            Action::Closed => {
+            OwnerAction::RecordLoss { ticket } => self.record_loss(ticket),
+            OwnerAction::RecordOut { ticket, member } => self.record_out(ticket, member),
+            OwnerAction::Closed => {
                 ensure!(self.quiesced && self.flights.is_empty(), "closed too early");
                 self.closed = true;
                 Ok(())
@@ -293,8 +306,9 @@ impl World {
         }
     }
 
-    fn note_endurance(&mut self, action: &Action) -> Result<(), String> {
-        let (Action::Write { op, device: Device::Cache, .. } | Action::WriteMeta { op, .. }) = *action else {
+    fn note_endurance(&mut self, action: &IoAction) -> Result<(), String> {
+        let (IoAction::Write { op, device: Device::Cache, .. } | IoAction::WriteMeta { op, .. }) = *action
+        else {
             return Ok(());
         };
         let sound = self.engine.stats().cache_write_errors == 0 && !self.books.has_ended();

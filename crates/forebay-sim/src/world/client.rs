@@ -7,7 +7,7 @@ use crate::disks::AttachState;
 use crate::ensure::ensure;
 use crate::oracle::{Way, WriteTicket};
 use crate::rng::Rng;
-use forebay_core::{Action, BufId, Request, RequestError, RequestId, RequestKind, Status, Treatment};
+use forebay_core::{BufId, OwnerAction, Request, RequestError, RequestId, RequestKind, Status, Treatment};
 use forebay_format::checkpoint::Mode;
 use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
 
@@ -218,7 +218,7 @@ impl World {
     /// Judges a reply.
     pub(crate) fn reply(
         &mut self,
-        reply: &Action,
+        reply: &OwnerAction,
         id: RequestId,
         result: Result<(), RequestError>,
     ) -> Result<(), String> {

@@ -9,26 +9,29 @@ use super::World;
 use super::state::{Flight, FlightKind, Held};
 use crate::ensure::ensure;
 use crate::plan::LateStartPlan;
-use forebay_core::{Action, Device, OpId};
+use forebay_core::{Device, IoAction, OpId};
 use std::cmp::Reverse;
 
 /// Returns the device operation that an action requests.
-fn operation(action: &Action) -> Option<(OpId, Device)> {
+fn operation(action: &IoAction) -> Option<(OpId, Device)> {
     match *action {
-        Action::Read { op, device, .. } | Action::Write { op, device, .. } | Action::Flush { op, device } => {
-            Some((op, device))
-        }
-        Action::ReadMeta { op, .. } | Action::WriteMeta { op, .. } | Action::DiscardSegment { op, .. } => {
-            Some((op, Device::Cache))
-        }
-        Action::Zero { op, volume, .. } => Some((op, Device::Backing(volume))),
-        _ => None,
+        IoAction::Read { op, device, .. }
+        | IoAction::Write { op, device, .. }
+        | IoAction::Flush { op, device } => Some((op, device)),
+        IoAction::ReadMeta { op, .. }
+        | IoAction::WriteMeta { op, .. }
+        | IoAction::DiscardSegment { op, .. } => Some((op, Device::Cache)),
+        IoAction::Zero { op, volume, .. } => Some((op, Device::Backing(volume))),
+        IoAction::FlushMember { .. }
+        | IoAction::Copy { .. }
+        | IoAction::FillZero { .. }
+        | IoAction::Crc { .. } => None,
     }
 }
 
 impl World {
     /// Holds an operation back; false if it is to start at once.
-    pub(crate) fn hold(&mut self, action: Action) -> Result<bool, String> {
+    pub(crate) fn hold(&mut self, action: IoAction) -> Result<bool, String> {
         let Some(LateStartPlan { pct, ns_max }) = self.plan.late_starts else { return Ok(false) };
         let Some((op, device)) = operation(&action) else { return Ok(false) };
         if !self.rng.chance(pct, 100) {
@@ -49,15 +52,23 @@ impl World {
         self.start(held.action)
     }
 
-    fn bytes_to_write(&self, action: &Action) -> Result<Vec<u8>, String> {
+    fn bytes_to_write(&self, action: &IoAction) -> Result<Vec<u8>, String> {
         let mut bytes = Vec::new();
         match *action {
-            Action::Write { op, .. } => {
+            IoAction::Write { op, .. } => {
                 bytes.extend_from_slice(self.engine.header(op).unwrap_or_default());
                 self.memory.gather(self.engine.spans(op), &mut bytes)?;
             }
-            Action::WriteMeta { op, .. } => bytes.extend_from_slice(self.engine.meta(op)),
-            _ => {}
+            IoAction::WriteMeta { op, .. } => bytes.extend_from_slice(self.engine.meta(op)),
+            IoAction::Read { .. }
+            | IoAction::ReadMeta { .. }
+            | IoAction::Flush { .. }
+            | IoAction::FlushMember { .. }
+            | IoAction::Zero { .. }
+            | IoAction::DiscardSegment { .. }
+            | IoAction::Copy { .. }
+            | IoAction::FillZero { .. }
+            | IoAction::Crc { .. } => {}
         }
         Ok(bytes)
     }

@@ -3,7 +3,7 @@
 
 use crate::disks::{Disks, Record};
 use crate::oracle::WriteTicket;
-use forebay_core::{Action, DeviceFailure, RequestKind, RiskWalk, Span};
+use forebay_core::{DeviceFailure, IoAction, RequestKind, RiskWalk, Span};
 use forebay_format::VolumeId;
 use std::rc::Rc;
 
@@ -85,14 +85,14 @@ pub(super) type Sampled = Result<Vec<u8>, DeviceFailure>;
 
 /// An operation not started yet.
 pub(crate) struct Held {
-    pub(super) action: Action,
+    pub(super) action: IoAction,
     /// The bytes of a write.
     pub(super) bytes: Vec<u8>,
 }
 
 impl Held {
     pub(crate) fn is_read(&self) -> bool {
-        matches!(self.action, Action::Read { .. })
+        matches!(self.action, IoAction::Read { .. })
     }
 }
 

@@ -3,12 +3,12 @@
 //! It holds no data, only the blocks of the sample that would be cached, in their order in the log.
 //! It models the parts of the real cache that decide hits: room is counted in slots, so overwritten
 //! data takes room until it is reclaimed, and so do headers of batches; compaction while few slots
-//! are live; probation of new blocks under `S3Fifo`, with a share that adapts by the ghosts of the
-//! real cache ([`Ghosts`]); dirty blocks, which are not evicted; the share of survivors that were
-//! hit; admission at a second access; the endurance budget, which restrains it as it currently
-//! restrains the real cache, regardless of the miniature's own writes. Segments are one slot long:
-//! few blocks of a sample share a segment. Not modelled: pins (a pin counts as a hit), shares of
-//! volumes, fills without memory.
+//! are live; queues, second chances and ghosts, by the code of the real cache (`policy`); dirty
+//! blocks, which are not evicted; the share of survivors that were hit; admission at a second
+//! access; the endurance budget, which restrains it as it currently restrains the real cache,
+//! regardless of the miniature's own writes. Segments are one slot long: few blocks of a sample
+//! share a segment. Not modelled: pins (a pin counts as a hit), shares of volumes, fills without
+//! memory.
 //!
 //! **Dirty blocks.** While destage works by age, a block becomes clean here when the real cache has
 //! written it back, which does not depend on the cache size. While destage works by the dirty
@@ -21,9 +21,10 @@
 
 use crate::api::endurance::Restraint;
 use crate::api::settings::{Admission, Priority, ReclaimPolicy};
-use crate::context::ghosts::{Ghosts, WHOLE};
 use crate::map::recent::Recent;
 use crate::map::segment::Key;
+use crate::policy::ghosts::Ghosts;
+use crate::policy::rules::{MAIN, PROBATION};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -60,6 +61,13 @@ pub(crate) struct Rules {
     pub(crate) priority: Priority,
 }
 
+impl Rules {
+    /// The flag of the queue that a block joins.
+    fn queue_flag(&self, is_survivor: bool) -> u32 {
+        if self.policy.queue(is_survivor) == MAIN { IN_MAIN } else { 0 }
+    }
+}
+
 /// A client's use of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {
@@ -75,11 +83,20 @@ pub(crate) enum Use {
 
 const HIT: u32 = 1 << 31;
 const DIRTY: u32 = 1 << 30;
-const MAIN: u32 = 1 << 29;
+const IN_MAIN: u32 = 1 << 29;
 const PRIORITY: u32 = 3 << 27;
 const PRIORITY_SHIFT: u32 = 27;
 const DUE: u32 = 1 << 26;
 const PLACE: u32 = (1 << 26) - 1;
+
+/// Returns the priority in the state of a block.
+fn priority(known: u32) -> Priority {
+    match (known & PRIORITY) >> PRIORITY_SHIFT {
+        low if low == Priority::Low as u32 => Priority::Low,
+        high if high == Priority::High as u32 => Priority::High,
+        _ => Priority::Normal,
+    }
+}
 
 /// Entry of a header in a queue. A block with this number is elsewhere.
 const HEADER: u32 = u32::MAX;
@@ -183,7 +200,7 @@ impl Queue {
 pub(crate) struct Miniature {
     slots: u32,
     entries: Entries,
-    /// Probation and main. Only `S3Fifo` uses the second.
+    /// Probation and main.
     queues: [Queue; 2],
     ghosts: Ghosts,
     missed: Option<Recent>,
@@ -230,8 +247,8 @@ impl Miniature {
             (Use::Read { .. }, Some(known)) => self.entries.set(print, known | HIT),
             (Use::Read { wanted }, None) => {
                 if self.admits(rules, print, wanted) {
-                    let main = self.returns(rules, print) && rules.returns_survive;
-                    self.insert(rules, print, if main { MAIN } else { 0 });
+                    let survives = self.returns(rules, print) && rules.returns_survive;
+                    self.insert(rules, print, rules.queue_flag(survives));
                 }
             }
             (Use::WriteBack, _) => {
@@ -305,8 +322,7 @@ impl Miniature {
     }
 
     fn returns(&mut self, rules: &Rules, print: u32) -> bool {
-        rules.policy == ReclaimPolicy::S3Fifo
-            && self.ghosts.returns(Key(u64::from(print)), u64::from(self.slots))
+        rules.policy.returns(&mut self.ghosts, Key(u64::from(print)), self.slots.into())
     }
 
     fn used(&self) -> u32 {
@@ -319,13 +335,13 @@ impl Miniature {
         self.headers += rules.headers_permille;
         if self.headers >= 1000 {
             self.headers -= 1000;
-            self.queues[usize::from(flags & MAIN != 0)].push(HEADER);
+            self.queues[usize::from(flags & IN_MAIN != 0)].push(HEADER);
         }
         self.append(print, flags | (rules.priority as u32) << PRIORITY_SHIFT);
     }
 
     fn append(&mut self, print: u32, known: u32) {
-        let place = self.queues[usize::from(known & MAIN != 0)].push(print);
+        let place = self.queues[usize::from(known & IN_MAIN != 0)].push(print);
         self.entries.set(print, known & !PLACE | place);
     }
 
@@ -361,7 +377,7 @@ impl Miniature {
 
     /// Returns the state of a block if this is its current entry.
     fn current(&self, queue: usize, print: u32, place: u32) -> Option<u32> {
-        let here = |known: &u32| known & PLACE == place && usize::from(known & MAIN != 0) == queue;
+        let here = |known: &u32| known & PLACE == place && usize::from(known & IN_MAIN != 0) == queue;
         self.entries.get(print).filter(here)
     }
 
@@ -371,24 +387,21 @@ impl Miniature {
         lies.prints.front().and_then(|print| self.current(queue, *print, lies.first))
     }
 
-    /// Returns the queue to evict from: probation if it is too large and its next block is not
-    /// dirty, else main.
+    /// Returns the queue to evict from; a block is a segment of one.
     fn queue_to_serve(&self, rules: &Rules) -> Option<usize> {
         let len = [0, 1].map(|queue: usize| self.queues[queue].prints.len() as u64);
-        let queue = match rules.policy {
-            _ if len == [0, 0] => return None,
-            _ if len[1] == 0 => 0,
-            _ if len[0] == 0 => 1,
-            ReclaimPolicy::S3Fifo => {
-                let share = u128::from(len[0] + len[1]) * u128::from(self.ghosts.probation_share());
-                let is_large = u128::from(len[0]) > (share / u128::from(WHOLE)).max(1);
-                let dirty = |queue| self.next(queue).is_some_and(|known| known & DIRTY != 0);
-                usize::from(!is_large || dirty(0) && !dirty(1))
+        match len {
+            [0, 0] => None,
+            [_, 0] => Some(PROBATION),
+            [0, _] => Some(MAIN),
+            _ => {
+                let queue = rules.policy.queue_to_serve(len, self.ghosts.probation_share());
+                let unclean = |queue| u32::from(self.next(queue).is_some_and(|known| known & DIRTY != 0));
+                let spared =
+                    queue == PROBATION && rules.policy.spares_probation([PROBATION, MAIN].map(unclean), 1);
+                Some(if spared { MAIN } else { queue })
             }
-            // Survivors of an earlier policy.
-            ReclaimPolicy::Fifo | ReclaimPolicy::Lru => 1,
-        };
-        Some(queue)
+        }
     }
 
     /// Evicts or moves the next block of a queue; returns true if it was moved.
@@ -399,26 +412,19 @@ impl Miniature {
             self.group = (0, 0);
         }
         self.group.0 += 1;
-        let main = if rules.policy == ReclaimPolicy::S3Fifo { MAIN } else { 0 };
-        let hit = known & HIT != 0 && rules.policy != ReclaimPolicy::Fifo;
-        let second_chance = match (known & PRIORITY) >> PRIORITY_SHIFT {
-            low if low == Priority::Low as u32 => false,
-            high if high == Priority::High as u32 => hit || queue == 0,
-            _ => hit,
-        };
+        let second_chance =
+            rules.policy.gives_second_chance(priority(known), known & HIT != 0, queue == MAIN);
         let in_budget = self.group.1 * 100 < GROUP * rules.survivors_max_pct;
         let survives = second_chance && in_budget;
         let dirty = known & DIRTY != 0 && !self.has_too_much_dirty(rules);
         if may_move && (dirty || survives) {
             self.group.1 += u32::from(!dirty);
-            self.append(print, known & !HIT & !MAIN | main);
+            self.append(print, known & !HIT & !IN_MAIN | rules.queue_flag(true));
             return true;
         }
         self.entries.remove(print);
         self.has_evicted = true;
-        if rules.policy == ReclaimPolicy::S3Fifo {
-            self.ghosts.note(Key(u64::from(print)), queue == 0, u64::from(self.slots));
-        }
+        rules.policy.evicted(&mut self.ghosts, Key(u64::from(print)), queue, self.slots.into());
         false
     }
 }

@@ -188,7 +188,7 @@ impl Context {
     /// Returns the dirty share of the pool, in thousandths, if destage of the volume depends on its
     /// dirty level.
     fn dirty_share(&self, volume: VolumeId) -> Option<u32> {
-        let settings = &self.volumes.get(usize::from(volume.0))?.as_ref()?.settings;
+        let settings = &self.volumes.get(volume)?.settings;
         let (map, space) = (&self.map.volumes[usize::from(volume.0)], self.space().max(1));
         let low = space * u64::from(settings.dirty_low_pct) / 100;
         let is_above = map.dirty + map.destaged >= low;
@@ -204,7 +204,7 @@ impl Context {
     }
 
     fn rules(&self, volume: VolumeId) -> Rules {
-        let settings = self.volumes.get(usize::from(volume.0)).and_then(|volume| volume.as_ref());
+        let settings = self.volumes.get(volume);
         let settings = settings.map(|volume| volume.settings).unwrap_or_default();
         let dirty_share = self.dirty_share(volume);
         let limit_pct = self.config.pool.dirty_limit_pct.min(settings.dirty_high_pct);
@@ -232,7 +232,7 @@ impl Context {
             RequestKind::Read | RequestKind::Prefetch if !self.may_fill(req) => return,
             RequestKind::Read => Use::Read { wanted },
             RequestKind::Prefetch => Use::Read { wanted: true },
-            _ if self.runs_without_cache() => return,
+            _ if self.failure.runs_without_cache() => return,
             RequestKind::Write { .. } if request.write_back => Use::WriteBack,
             RequestKind::Write { .. } if request.copies => Use::WriteThrough { wanted },
             RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. }

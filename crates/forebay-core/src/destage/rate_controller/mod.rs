@@ -45,7 +45,7 @@ use crate::api::Nanos;
 use crate::api::destage::{Drain, Limit};
 use crate::api::settings::VolumeSettings;
 use crate::base::bucket::{Bucket, Meter};
-use crate::context::levels::{Level, Levels};
+use crate::context::dirty_limits::{Level, Levels};
 use crate::context::sectors::BLOCK;
 
 /// Maximum blocks in one destage operation (1 MiB).

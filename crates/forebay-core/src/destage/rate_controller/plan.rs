@@ -8,18 +8,33 @@ use crate::api::Nanos;
 use crate::api::destage::{Drain, Limit};
 use crate::api::settings::Priority;
 use crate::context::Context;
-use crate::context::levels::{Level, Levels};
+use crate::context::dirty_limits::{Level, Levels};
 use crate::context::sectors::BLOCK;
+use crate::context::volume::Volume;
 use crate::destage::rate_controller::{DestagePlan, EXTENT_BLOCKS_MAX};
 use crate::fault::{self, PlantedBug};
 use forebay_format::VolumeId;
 
-impl Context {
-    /// Dirty blocks of a volume below which its level requires no destage.
-    fn low_level(&self, id: VolumeId, levels: &Levels) -> u64 {
-        levels.capacity * u64::from(self.volume(id).settings.dirty_low_pct) / 100
+impl Volume {
+    /// Dirty blocks below which the level requires no destage.
+    fn low_level(&self, levels: &Levels) -> u64 {
+        levels.capacity * u64::from(self.settings.dirty_low_pct) / 100
     }
 
+    /// Rate that keeps the dirty level, in thousandths of blocks per second.
+    fn level_rate(&self, level: Level, low: u64) -> u64 {
+        let above = level.dirty.saturating_sub(low);
+        if above == 0 {
+            return 0;
+        }
+        let incoming = u128::from(self.destage.rate.incoming.milli_per_s());
+        let keeping = incoming * 2 * u128::from(above) / u128::from(level.soft.saturating_sub(low).max(1));
+        let keeping = u64::try_from(keeping).unwrap_or(u64::MAX);
+        keeping.saturating_add(milli_rate(above, LEVEL_NS)).max(1000)
+    }
+}
+
+impl Context {
     /// Rate that keeps `flush_period`, in thousandths of blocks per second: `u64::MAX` if it has
     /// nearly expired, `None` without one.
     fn age_rate(&self, id: VolumeId) -> Option<u64> {
@@ -30,26 +45,13 @@ impl Context {
         }
         let usable = period.max(PERIOD_MIN_NS) / 16 * 15;
         let map = &self.map.volumes[usize::from(id.0)];
-        let age = map.births.oldest().map_or(0, |born| born.age(self.now));
+        let age = map.ages.oldest().map_or(0, |time| time.age(self.now));
         let age = age.min(self.now - volume.destage.rate.period_since);
         let left = usable.saturating_sub(age);
         if left < usable / 16 {
             return Some(u64::MAX);
         }
         Some(milli_rate(map.waiting.len(), left))
-    }
-
-    /// Rate that keeps the dirty level, in thousandths of blocks per second.
-    fn level_rate(&self, id: VolumeId, level: Level, low: u64) -> u64 {
-        let volume = self.volume(id);
-        let above = level.dirty.saturating_sub(low);
-        if above == 0 {
-            return 0;
-        }
-        let incoming = u128::from(volume.destage.rate.incoming.milli_per_s());
-        let keeping = incoming * 2 * u128::from(above) / u128::from(level.soft.saturating_sub(low).max(1));
-        let keeping = u64::try_from(keeping).unwrap_or(u64::MAX);
-        keeping.saturating_add(milli_rate(above, LEVEL_NS)).max(1000)
     }
 
     /// Plans at a rate that age, level and foreground determine.
@@ -64,7 +66,7 @@ impl Context {
         } else if idle {
             (u64::MAX, (most / 2).max(1), Limit::BackingStore)
         } else {
-            (self.level_rate(id, level, low), most, Limit::DirtyLevel)
+            (volume.level_rate(level, low), most, Limit::DirtyLevel)
         };
         let mut extent_blocks = EXTENT_BLOCKS_MAX;
         let recently = self.now < control.foreground.last_at + ACTIVE_NS && control.foreground.mean > 0;
@@ -119,7 +121,7 @@ impl Context {
             Priority::Normal => 2,
             Priority::High => 4,
         };
-        let busy = self.volumes.iter().flatten().filter(|volume| {
+        let busy = self.volumes.iter().filter(|volume| {
             volume.id == id || volume.destage.in_flight() > 0 || volume.destage.rate.limit == Limit::Scratch
         });
         let total: u32 = busy.map(|volume| weight(volume.settings.priority)).sum();
@@ -132,7 +134,7 @@ impl Context {
         let dirty = self.map.volumes[usize::from(id.0)].dirty;
         let starved = fault::planted(PlantedBug::StarveLimiter);
         let levels = self.levels(id);
-        let low = self.low_level(id, &levels);
+        let low = self.volume(id).low_level(&levels);
         let share = least_share(&levels, low);
         let volume = self.volume_mut(id);
         let control = &mut volume.destage.rate;
@@ -148,7 +150,7 @@ impl Context {
         }
         let settings = &self.volume(id).settings;
         let (depth, bytes_per_s) = (settings.destage_depth_max.max(1), settings.max_destage_bytes_per_s);
-        let failed = self.runs_without_cache();
+        let failed = self.failure.runs_without_cache();
         if !failed && (self.fenced || self.is_winding_down()) {
             return DestagePlan::shut(Limit::Stopped);
         }

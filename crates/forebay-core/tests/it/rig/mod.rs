@@ -12,8 +12,8 @@
 
 use forebay_core::{
     Action, Attachment, BufId, DetachHow, Device, DeviceFailure, Engine, EngineConfig, FormatParams,
-    MirrorDevices, Notice, OnBackingChange, OpId, PoolSettings, REQUEST_BYTES_MAX, Request, RequestId,
-    RequestKind, Status, Treatment, VolumeSettings, format_cache, format_mirrored,
+    IoAction, MirrorDevices, Notice, OnBackingChange, OpId, OwnerAction, PoolSettings, REQUEST_BYTES_MAX,
+    Request, RequestId, RequestKind, Status, Treatment, VolumeSettings, format_cache, format_mirrored,
 };
 use forebay_format::batch::{BatchHeader, Entry};
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
@@ -483,12 +483,19 @@ impl Rig {
     }
 
     fn perform(&mut self, action: Action) {
+        match action {
+            Action::Io(action) => self.perform_io(action),
+            Action::Owner(action) => self.handle(action),
+        }
+    }
+
+    fn perform_io(&mut self, action: IoAction) {
         if self.counting {
             self.note(&action);
         }
         self.note_cache_write(&action);
         match action {
-            Action::Read { op, device, offset, len, crc } => {
+            IoAction::Read { op, device, offset, len, crc } => {
                 let blocks = (len as usize).div_ceil(BLOCK_BYTES);
                 let end = match device {
                     Device::Cache => self.read_cache(offset, blocks),
@@ -499,24 +506,24 @@ impl Rig {
                 if hangs.take_if(|at| *at == offset).is_some() { &mut self.hung } else { &mut self.done }
                     .push((op, end));
             }
-            Action::ReadMeta { op, offset, len } => {
+            IoAction::ReadMeta { op, offset, len } => {
                 let bytes = self.load(offset, len);
                 let bad = &self.unreadable_meta;
                 let fails = offset < bad.end && bad.start < offset + u64::from(len);
                 let result = if fails { Err(DeviceFailure::Failed) } else { Ok(&bytes[..]) };
                 self.ask(|engine, now| engine.complete_meta(now, op, result));
             }
-            Action::Write { op, device: Device::Cache, .. } | Action::WriteMeta { op, .. }
+            IoAction::Write { op, device: Device::Cache, .. } | IoAction::WriteMeta { op, .. }
                 if !took_one(&mut self.failing_writes.0) && took_one(&mut self.failing_writes.1) =>
             {
                 self.done.push((op, End::Failed));
             }
-            Action::Write { op, device: Device::Backing(_), .. }
+            IoAction::Write { op, device: Device::Backing(_), .. }
                 if took_one(&mut self.failing_backing_writes) =>
             {
                 self.done.push((op, End::Failed));
             }
-            Action::Write { op, device, offset, len } => {
+            IoAction::Write { op, device, offset, len } => {
                 if device == Device::Cache
                     && let Some(state) = self.engine.mirror_state()
                 {
@@ -538,7 +545,7 @@ impl Rig {
                 }
                 self.done.push((op, End::Good(0)));
             }
-            Action::WriteMeta { op, offset } => {
+            IoAction::WriteMeta { op, offset } => {
                 self.longest_meta = self.longest_meta.max(self.engine.meta(op).len());
                 if self.keeps {
                     let bytes = self.engine.meta(op).to_vec();
@@ -547,16 +554,18 @@ impl Rig {
                 let hangs = self.hangs.take_if(|at| *at == offset).is_some();
                 if hangs { &mut self.hung } else { &mut self.done }.push((op, End::Good(0)));
             }
-            Action::Flush { op, device: Device::Cache } if self.unflushable => {
+            IoAction::Flush { op, device: Device::Cache } if self.unflushable => {
                 self.done.push((op, End::Failed));
             }
-            Action::Flush { op, device: Device::Backing(_) }
+            IoAction::Flush { op, device: Device::Backing(_) }
                 if took_one(&mut self.failing_backing_flushes) =>
             {
                 self.done.push((op, End::Failed));
             }
-            Action::Flush { op, .. } | Action::Zero { op, .. } => self.done.push((op, End::Good(0))),
-            Action::DiscardSegment { op, offset, len } => {
+            IoAction::Flush { op, .. } | IoAction::FlushMember { op, .. } | IoAction::Zero { op, .. } => {
+                self.done.push((op, End::Good(0)))
+            }
+            IoAction::DiscardSegment { op, offset, len } => {
                 self.discarded.push(offset..offset + len);
                 match self.discards {
                     Discards::Taken => self.done.push((op, End::Good(0))),
@@ -565,17 +574,23 @@ impl Rig {
                     Discards::Unknown => self.done.push((op, End::Unsupported)),
                 }
             }
-            Action::Crc { op, .. } => self.ask(|engine, now| engine.complete(now, op, Ok(()), &[ZERO_CRC])),
-            Action::VolumeQuiet { volume } => {
+            IoAction::Crc { op, .. } => self.ask(|engine, now| engine.complete(now, op, Ok(()), &[ZERO_CRC])),
+            IoAction::Copy { .. } | IoAction::FillZero { .. } => {}
+        }
+    }
+
+    fn handle(&mut self, action: OwnerAction) {
+        match action {
+            OwnerAction::VolumeQuiet { volume } => {
                 let backing = backing(self.volume_blocks);
                 self.engine.finish_detach(self.now, volume, backing).expect("it asked for this");
             }
-            Action::Quiesced => {
+            OwnerAction::Quiesced => {
                 let table = self.engine.volume_table();
                 let records: Vec<_> = table.into_iter().map(|entry| (entry.id, entry.backing)).collect();
                 self.ask(|engine, now| engine.finish_shutdown(now, &records));
             }
-            Action::Reply { request, result, .. } => {
+            OwnerAction::Reply { request, result, .. } => {
                 if let Some(replies) = &mut self.replies {
                     replies.push((request, result.is_ok()));
                 }
@@ -584,18 +599,16 @@ impl Rig {
                     None => assert!(result.is_ok(), "nothing fails here: {result:?}"),
                 }
             }
-            Action::RecordLoss { ticket } => {
+            OwnerAction::RecordLoss { ticket } => {
                 self.ask(|engine, now| engine.loss_recorded(now, ticket, true));
             }
-            Action::FlushMember { op, .. } => self.done.push((op, End::Good(0))),
-            Action::RecordOut { ticket, .. } => {
+            OwnerAction::RecordOut { ticket, .. } => {
                 self.asked_for_notes.push(self.now);
                 let ok = !self.refuses_notes;
                 self.ask(|engine, now| engine.member_recorded(now, ticket, ok));
             }
-            Action::Closed => self.closed = true,
-            Action::Notice(notice) => self.notices.push(notice),
-            Action::Copy { .. } | Action::FillZero { .. } => {}
+            OwnerAction::Closed => self.closed = true,
+            OwnerAction::Notice(notice) => self.notices.push(notice),
         }
     }
 
@@ -644,32 +657,44 @@ impl Rig {
         self.last_read
     }
 
-    fn note_cache_write(&mut self, action: &Action) {
+    fn note_cache_write(&mut self, action: &IoAction) {
         let Some(writes) = &mut self.cache_writes else { return };
         match *action {
-            Action::Write { device: Device::Cache, offset, len, .. } => writes.push((offset, len.into())),
-            Action::WriteMeta { op, offset } => writes.push((offset, self.engine.meta(op).len() as u64)),
-            _ => {}
+            IoAction::Write { device: Device::Cache, offset, len, .. } => writes.push((offset, len.into())),
+            IoAction::WriteMeta { op, offset } => writes.push((offset, self.engine.meta(op).len() as u64)),
+            IoAction::Write { device: Device::Backing(_), .. }
+            | IoAction::Read { .. }
+            | IoAction::ReadMeta { .. }
+            | IoAction::Flush { .. }
+            | IoAction::FlushMember { .. }
+            | IoAction::Zero { .. }
+            | IoAction::DiscardSegment { .. }
+            | IoAction::Copy { .. }
+            | IoAction::FillZero { .. }
+            | IoAction::Crc { .. } => {}
         }
     }
 
-    fn note(&mut self, action: &Action) {
+    fn note(&mut self, action: &IoAction) {
         let moved = &mut self.moved;
         match *action {
-            Action::Read { device: Device::Cache, len, .. } | Action::ReadMeta { len, .. } => {
+            IoAction::Read { device: Device::Cache, len, .. } | IoAction::ReadMeta { len, .. } => {
                 moved.cache_read += u64::from(len);
             }
-            Action::Read { len, .. } => moved.backing_read += u64::from(len),
-            Action::Write { device: Device::Cache, len, .. } => moved.cache_written += u64::from(len),
-            Action::Write { len, .. } => moved.backing_written += u64::from(len),
-            Action::WriteMeta { op, .. } => moved.cache_written += self.engine.meta(op).len() as u64,
-            Action::Zero { len, may_unmap, .. } => {
+            IoAction::Read { len, .. } => moved.backing_read += u64::from(len),
+            IoAction::Write { device: Device::Cache, len, .. } => moved.cache_written += u64::from(len),
+            IoAction::Write { len, .. } => moved.backing_written += u64::from(len),
+            IoAction::WriteMeta { op, .. } => moved.cache_written += self.engine.meta(op).len() as u64,
+            IoAction::Zero { len, may_unmap, .. } => {
                 moved.backing_written += len;
                 moved.backing_unmapped += if may_unmap { len } else { 0 };
             }
-            Action::Copy { to, .. } => moved.copied += u64::from(to.len),
-            Action::FillZero { span } => moved.zeroed += u64::from(span.len),
-            _ => {}
+            IoAction::Copy { to, .. } => moved.copied += u64::from(to.len),
+            IoAction::FillZero { span } => moved.zeroed += u64::from(span.len),
+            IoAction::Flush { .. }
+            | IoAction::FlushMember { .. }
+            | IoAction::DiscardSegment { .. }
+            | IoAction::Crc { .. } => {}
         }
     }
 

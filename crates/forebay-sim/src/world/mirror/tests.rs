@@ -93,8 +93,8 @@ fn bad_copy_is_rewritten_from_the_good_one() {
         let state = world.engine.mirror_state().expect("it is mirrored");
         assert_eq!(state.out, None);
         // Only the member that is read first reveals its bad copy.
-        if state.mended_blocks > 0 {
-            mended += state.mended_blocks;
+        if state.repaired_blocks > 0 {
+            mended += state.repaired_blocks;
             spoil(&mut world, 1 - member);
             read(&mut world, 0);
         }
@@ -119,6 +119,6 @@ fn misread_does_not_condemn_the_good_copy() {
         // A lost block is a violation.
         pass(&mut world, 5_000_000_000);
         assert!(!world.scrubs.is_running());
-        assert_eq!(world.engine.mirror_state().expect("it is mirrored").mended_blocks, 1);
+        assert_eq!(world.engine.mirror_state().expect("it is mirrored").repaired_blocks, 1);
     }
 }

@@ -5,8 +5,9 @@
 //! requests, lets time pass with [`Machine::step`] and takes the replies.
 
 use forebay_core::{
-    Action, Attachment, BufId, Device, DeviceFailure, Engine, EngineConfig, FormatParams, OnBackingChange,
-    OpId, Request, RequestId, RequestKind, Status, Treatment, VolumeSettings, format_cache,
+    Action, Attachment, BufId, Device, DeviceFailure, Engine, EngineConfig, FormatParams, IoAction,
+    OnBackingChange, OpId, OwnerAction, Request, RequestId, RequestKind, Status, Treatment, VolumeSettings,
+    format_cache,
 };
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, VolumeId};
@@ -308,50 +309,60 @@ impl<D: Disk> Machine<D> {
     pub fn pump(&mut self) {
         while let Some(action) = self.engine.next_action() {
             match action {
-                Action::Read { op, device, offset, len, .. } => {
-                    self.start(op, device, DiskOp::Read, offset, len.into());
-                }
-                Action::Write { op, device, offset, len } => {
-                    self.start(op, device, DiskOp::Write, offset, len.into());
-                }
-                Action::ReadMeta { op, offset, len } => {
-                    self.meta.insert(op.0, (offset, len));
-                    self.later(op.0, self.flash.op_ns, true);
-                }
-                Action::WriteMeta { op, offset } => {
-                    let bytes = self.engine.meta(op).to_vec();
-                    self.wrote(offset, bytes.len() as u64);
-                    self.cache.insert(offset, bytes);
-                    self.later(op.0, self.flash.op_ns, true);
-                }
-                Action::Flush { op, device: Device::Cache } => self.later(op.0, self.flash.flush_ns, true),
-                Action::Flush { op, device: Device::Backing(VolumeId(disk)) } => {
-                    self.disks[usize::from(disk)].submit(self.now, op.0.into(), DiskOp::Flush, 0, 0);
-                }
-                Action::Zero { op, volume, offset, len, .. } => {
-                    self.start(op, Device::Backing(volume), DiskOp::Write, offset, len);
-                }
-                Action::DiscardSegment { op, offset, len } => {
-                    if let Some(changes) = &mut self.cache_changes {
-                        changes.push(CacheChange::Discard { offset, len });
-                    }
-                    self.later(op.0, self.flash.op_ns, true);
-                }
-                Action::Crc { op, .. } => self.engine.complete(self.now, op, Ok(()), &[self.zero_crc]),
-                Action::Reply { request, result, .. } => {
-                    assert!(result.is_ok(), "no client sees an error");
-                    self.replied(request.0);
-                }
-                Action::Copy { .. }
-                | Action::FillZero { .. }
-                | Action::Notice(_)
-                | Action::VolumeQuiet { .. }
-                | Action::Quiesced
-                | Action::RecordLoss { .. }
-                | Action::RecordOut { .. }
-                | Action::FlushMember { .. }
-                | Action::Closed => {}
+                Action::Io(action) => self.perform(action),
+                Action::Owner(action) => self.handle(action),
             }
+        }
+    }
+
+    fn perform(&mut self, action: IoAction) {
+        match action {
+            IoAction::Read { op, device, offset, len, .. } => {
+                self.start(op, device, DiskOp::Read, offset, len.into());
+            }
+            IoAction::Write { op, device, offset, len } => {
+                self.start(op, device, DiskOp::Write, offset, len.into());
+            }
+            IoAction::ReadMeta { op, offset, len } => {
+                self.meta.insert(op.0, (offset, len));
+                self.later(op.0, self.flash.op_ns, true);
+            }
+            IoAction::WriteMeta { op, offset } => {
+                let bytes = self.engine.meta(op).to_vec();
+                self.wrote(offset, bytes.len() as u64);
+                self.cache.insert(offset, bytes);
+                self.later(op.0, self.flash.op_ns, true);
+            }
+            IoAction::Flush { op, device: Device::Cache } => self.later(op.0, self.flash.flush_ns, true),
+            IoAction::Flush { op, device: Device::Backing(VolumeId(disk)) } => {
+                self.disks[usize::from(disk)].submit(self.now, op.0.into(), DiskOp::Flush, 0, 0);
+            }
+            IoAction::Zero { op, volume, offset, len, .. } => {
+                self.start(op, Device::Backing(volume), DiskOp::Write, offset, len);
+            }
+            IoAction::DiscardSegment { op, offset, len } => {
+                if let Some(changes) = &mut self.cache_changes {
+                    changes.push(CacheChange::Discard { offset, len });
+                }
+                self.later(op.0, self.flash.op_ns, true);
+            }
+            IoAction::Crc { op, .. } => self.engine.complete(self.now, op, Ok(()), &[self.zero_crc]),
+            IoAction::Copy { .. } | IoAction::FillZero { .. } | IoAction::FlushMember { .. } => {}
+        }
+    }
+
+    fn handle(&mut self, action: OwnerAction) {
+        match action {
+            OwnerAction::Reply { request, result, .. } => {
+                assert!(result.is_ok(), "no client sees an error");
+                self.replied(request.0);
+            }
+            OwnerAction::Notice(_)
+            | OwnerAction::VolumeQuiet { .. }
+            | OwnerAction::Quiesced
+            | OwnerAction::RecordLoss { .. }
+            | OwnerAction::RecordOut { .. }
+            | OwnerAction::Closed => {}
         }
     }
 

@@ -4,7 +4,7 @@
 /// Largest slope from unthrottled to destage speed, percent of the cache.
 const SLOPE_PCT: u64 = 10;
 /// The unit of shares.
-pub(crate) const TOLL_UNIT: u64 = 1024;
+pub(crate) const DELAY_UNIT: u64 = 1024;
 
 /// Current dirty blocks, and the limits between which writers are slowed.
 #[derive(Clone, Copy, Debug)]
@@ -24,10 +24,10 @@ impl Level {
         self.is_free() || self.dirty + blocks <= self.high
     }
 
-    /// Returns the position between soft and high limit, of [`TOLL_UNIT`].
+    /// Returns the position between soft and high limit, of [`DELAY_UNIT`].
     pub(crate) fn risen(self) -> u64 {
         let slope = (self.high - self.soft).max(1);
-        self.dirty.saturating_sub(self.soft).min(slope) * TOLL_UNIT / slope
+        self.dirty.saturating_sub(self.soft).min(slope) * DELAY_UNIT / slope
     }
 }
 

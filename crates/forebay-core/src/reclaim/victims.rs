@@ -1,37 +1,22 @@
-//! Policies: which segment to reclaim, and which of its blocks to keep. They decide, without side
-//! effects.
+//! Victims: which segment to reclaim, and which of its blocks to keep. These rules decide, without
+//! side effects; `policy` has those of each policy.
 //!
 //! A victim is *compacted* (all live blocks are kept) while there is room, see `compaction`;
-//! otherwise the policy chooses the blocks to *evict*.
+//! otherwise the policy chooses the blocks to *evict*. Compaction ranks by benefit and cost under
+//! every policy, and all blocks weigh the same, since all are relocated.
 //!
-//! **Victims.** On a large cache, looking at all segments for every choice would cost more than the
+//! **Lists.** On a large cache, looking at all segments for every choice would cost more than the
 //! rest of reclaim. So one pass ranks them all and keeps a short list of the best (one in 64, at
 //! most 64) of each queue. The next choices come from it, and each candidate is checked again. The
 //! cost of a pass over n segments is spread over n/64 choices.
-//!
-//! **Policies.** `Fifo`: the oldest. `Lru`: cost-benefit, `(1 - u) * age / (1 + u)`, the rule of
-//! log-structured file systems (Rosenblum and Ousterhout, 1991), where `u` is the share of live
-//! blocks; unclean blocks weigh twice, since they must be relocated. Compaction has the same rule,
-//! but all blocks weigh the same, since all are relocated. `S3Fifo`: two queues by age (Yang and
-//! others, 2023): fills and writes are on *probation*, survivors are *main*. Victims come from
-//! probation while it holds more than its share, which follows the returns of evicted blocks
-//! (`context::ghosts`), unless its next segment is not clean yet. All but `Fifo` keep blocks that
-//! were hit, within the endurance budget.
 //!
 //! **Progress** (I25). No victim keeps more than 7/8 of its blocks, pinned ones and those within a
 //! minimum share included. Segments with too many pinned blocks are victims of last resort, and
 //! then lose those that cannot be relocated.
 
 use crate::api::settings::{Priority, ReclaimPolicy};
-use crate::context::ghosts::WHOLE;
+use crate::policy::rules::{MAIN, PROBATION, Segment};
 use alloc::vec::Vec;
-
-/// Unclean part of a segment on probation, percent, above which a cleaner segment of main is the
-/// victim instead. Relocating a dirty block costs a write, and the block is clean a little later.
-/// Of random writes over four times the cache, 2.37 blocks are written for each without this, 2.35
-/// with 50, 1.66 with 25, 1.50 with 12; the misses of the trace of a virtual machine change by less
-/// than their noise (decision 0038 has the command).
-const UNCLEAN_MAX_PCT: u32 = 25;
 
 /// Choices served by one pass: one in this many segments, and at most this many.
 const LISTED_ONE_IN: u32 = 64;
@@ -41,7 +26,7 @@ const LISTED_ONE_IN: u32 = 64;
 pub(crate) struct Candidate {
     pub(crate) segment: u32,
     /// Sequence of its first batch: lower is older.
-    pub(crate) born: u64,
+    pub(crate) first_sequence: u64,
     /// Blocks that must be relocated or destaged before it can be freed.
     pub(crate) unclean: u32,
     /// Pinned blocks, some of which may be unclean.
@@ -62,7 +47,7 @@ pub(crate) struct View {
     pub(crate) movable: u32,
     /// Sequence of the next batch.
     pub(crate) newest: u64,
-    /// Share of the segments that may be on probation under `S3Fifo`, in units of [`WHOLE`].
+    /// Share of the cache for probation, see `policy::ghosts`.
     pub(crate) probation_share: u64,
     /// Compaction: maximum number of live blocks in a victim. `None`: eviction.
     pub(crate) densest: Option<u32>,
@@ -94,21 +79,20 @@ impl View {
 
     /// Benefit of reclaiming a segment; comparable within a queue.
     fn rank(&self, candidate: &Candidate) -> u128 {
-        let age = u128::from(self.newest.saturating_sub(candidate.born) + 1);
-        let counts = match (self.densest, self.policy) {
-            (Some(_), _) => 2 * candidate.live,
-            (None, ReclaimPolicy::Lru) => candidate.live + candidate.unclean,
-            (None, _) => return age,
+        let segment = Segment {
+            age: self.newest.saturating_sub(candidate.first_sequence) + 1,
+            blocks: self.segment_blocks,
+            live: candidate.live,
+            unclean: candidate.unclean,
         };
-        let all = 2 * self.segment_blocks;
-        let counts = counts.min(all);
-        // One is added so that age decides among full segments.
-        u128::from(all - counts + 1) * age * 1024 / u128::from(all + counts)
+        match self.densest {
+            Some(_) => segment.benefit(2 * segment.live),
+            None => self.policy.rank(&segment),
+        }
     }
 
     fn queue(&self, candidate: &Candidate) -> usize {
-        let two = self.policy == ReclaimPolicy::S3Fifo && self.densest.is_none();
-        usize::from(two && !candidate.probation)
+        if self.densest.is_some() { PROBATION } else { self.policy.queue(!candidate.probation) }
     }
 }
 
@@ -152,15 +136,15 @@ impl Victims {
                 list.pop();
             }
         }
-        let mut queue = self.queue_to_serve(view);
+        let mut queue = view.policy.queue_to_serve(self.sizes.map(u64::from), view.probation_share);
         if self.lists[queue].is_empty() {
             if self.sizes[queue] > 0 && !self.fresh {
                 return None; // The list is empty, but not the queue: a new pass is needed.
             }
             queue = 1 - queue;
         }
-        if queue == 0 && self.spares_unclean(view, look) {
-            queue = 1;
+        if queue == PROBATION && self.spares_probation(view, look) {
+            queue = MAIN;
         }
         self.fresh = false;
         let (_, segment) = self.lists[queue].pop()?;
@@ -168,26 +152,16 @@ impl Victims {
         Some(Choice { segment, compacts: view.densest.is_some(), forced: false })
     }
 
-    /// True if the next segment of probation is not clean yet, and that of main is cleaner.
-    fn spares_unclean(&self, view: &View, look: impl Fn(u32) -> Option<Candidate>) -> bool {
+    /// True if the policy spares the next segment of probation and takes that of main.
+    fn spares_probation(&self, view: &View, look: impl Fn(u32) -> Option<Candidate>) -> bool {
         let unclean = |list: &[(u128, u32)]| {
             let next = list.last().and_then(|(_, segment)| look(*segment));
             next.map(|candidate| candidate.unclean)
         };
-        match (unclean(&self.lists[0]), unclean(&self.lists[1])) {
-            (Some(new), Some(old)) => {
-                view.densest.is_none() && new * 100 > view.segment_blocks * UNCLEAN_MAX_PCT && old < new
-            }
+        match (unclean(&self.lists[PROBATION]), unclean(&self.lists[MAIN])) {
+            (Some(new), Some(old)) => view.policy.spares_probation([new, old], view.segment_blocks),
             _ => false,
         }
-    }
-
-    /// Probation if it is too large, otherwise main.
-    fn queue_to_serve(&self, view: &View) -> usize {
-        let all = u64::from(self.sizes[0] + self.sizes[1]);
-        let (share, whole) = (u128::from(view.probation_share), u128::from(WHOLE));
-        let share = ((u128::from(all) * share + whole / 2) / whole).max(1) as u64;
-        usize::from(u64::from(self.sizes[0]) <= share)
     }
 
     /// Ranks all segments again and chooses. `relief` is the state of the map, `None` if segments
@@ -313,16 +287,12 @@ impl Keeping {
         if block.above_maximum {
             return Keep::No;
         }
-        let second_chance = match block.priority {
-            Priority::Low => false,
-            Priority::Normal => block.hit && self.policy != ReclaimPolicy::Fifo,
-            Priority::High => block.probation || block.hit && self.policy != ReclaimPolicy::Fifo,
-        };
+        let second_chance = self.policy.gives_second_chance(block.priority, block.hit, !block.probation);
         let in_budget = kept.hits < self.segment_blocks * self.survivors_max_pct / 100;
         if block.within_minimum || second_chance && in_budget { Keep::IfPossible } else { Keep::No }
     }
 }
 
 #[cfg(test)]
-#[path = "policy_tests.rs"]
+#[path = "victims_tests.rs"]
 mod tests;

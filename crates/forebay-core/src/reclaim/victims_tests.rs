@@ -1,16 +1,17 @@
-//! Tests of the policies' decisions.
+//! Tests of the choice of victims and kept blocks, under each policy.
 
 use super::*;
 use crate::api::settings::{Priority, ReclaimPolicy};
-use crate::reclaim::policy::{Choice, Keep, Victims};
+use crate::policy::ghosts::WHOLE;
+use crate::reclaim::victims::{Choice, Keep, Victims};
 use alloc::vec::Vec;
 
 fn view(policy: ReclaimPolicy) -> View {
     View { policy, segment_blocks: 16, movable: 11, newest: 100, probation_share: WHOLE / 10, densest: None }
 }
 
-fn candidate(segment: u32, born: u64, live: u32, unclean: u32) -> Candidate {
-    Candidate { segment, born, unclean, pinned: 0, live, probation: true }
+fn candidate(segment: u32, first_sequence: u64, live: u32, unclean: u32) -> Candidate {
+    Candidate { segment, first_sequence, unclean, pinned: 0, live, probation: true }
 }
 
 fn choose(view: &View, candidates: &[Candidate]) -> Option<Choice> {
@@ -25,7 +26,7 @@ fn chosen(view: &View, candidates: &[Candidate]) -> Option<u32> {
 #[test]
 fn oldest_of_equal_segments_is_reclaimed() {
     let candidates = [candidate(1, 30, 10, 0), candidate(2, 10, 10, 0), candidate(3, 20, 10, 0)];
-    for policy in [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo] {
+    for policy in ReclaimPolicy::ALL {
         assert_eq!(chosen(&view(policy), &candidates), Some(2));
         assert_eq!(chosen(&view(policy), &[]), None);
     }
@@ -54,7 +55,8 @@ fn lru_takes_the_oldest_of_dirty_segments() {
 #[test]
 fn oversized_probation_is_reclaimed_first() {
     let view = view(ReclaimPolicy::S3Fifo);
-    let main = |segment, born| Candidate { probation: false, ..candidate(segment, born, 16, 0) };
+    let main =
+        |segment, first_sequence| Candidate { probation: false, ..candidate(segment, first_sequence, 16, 0) };
     let mut candidates: Vec<Candidate> = (0..18).map(|at| main(at, u64::from(at))).collect();
     candidates.extend([candidate(20, 50, 16, 0), candidate(21, 60, 16, 0)]);
     assert_eq!(chosen(&view, &candidates), Some(0), "2 of 20 are a tenth");
@@ -93,14 +95,14 @@ fn pinned_segments_are_the_last_resort() {
 fn compaction_chooses_by_cost_and_benefit() {
     let main = Candidate { probation: false, ..candidate(2, 50, 6, 0) };
     let old = candidate(5, 1, 12, 0);
-    for policy in [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo] {
+    for policy in ReclaimPolicy::ALL {
         let view = View { densest: Some(12), ..view(policy) };
         let choice = |segment| Some(Choice { segment, compacts: true, forced: false });
         let full = [candidate(1, 1, 16, 0), candidate(3, 2, 13, 0)];
         assert_eq!(choose(&view, &full), None, "{policy:?}: moving them makes too little room");
         assert_eq!(choose(&view, &[full[0], main, full[1]]), choice(2));
         assert_eq!(choose(&view, &[main, old]), choice(2), "ten sixteenths at 51 are more than four at 100");
-        let young = Candidate { born: 90, ..main };
+        let young = Candidate { first_sequence: 90, ..main };
         assert_eq!(choose(&view, &[young, old]), choice(5), "but not at 11");
         let pinned = Candidate { pinned: 16, ..main };
         assert_eq!(choose(&view, &[pinned]), choice(2), "pinned blocks move like all others");

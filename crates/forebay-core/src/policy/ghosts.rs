@@ -1,6 +1,6 @@
 //! Recently evicted blocks, and the share of probation that their return decides.
 //!
-//! Under `S3Fifo` new blocks are on probation, and blocks that were used again are in the main
+//! Under `s3fifo` new blocks are on probation, and blocks that were used again are in the main
 //! queue. The best share of probation depends on the workload: a tenth for a database, most of the
 //! cache where blocks return late. So the share adapts, as in ARC (Megiddo and Modha, FAST 2003):
 //! the return of a block that was evicted from probation increases it, and the return of one that
