@@ -13,7 +13,7 @@ use crate::policy::ghosts::{Ghosts, WHOLE};
 /// victim instead. Relocating a dirty block costs a write, and the block is clean a little later.
 /// Of random writes over four times the cache, 2.37 blocks are written for each without this, 2.35
 /// with 50, 1.66 with 25, 1.50 with 12; the misses of the trace of a virtual machine change by less
-/// than their noise (decision 0045 has the command).
+/// than their noise (decision 0038 has the command).
 const UNCLEAN_MAX_PCT: u32 = 25;
 
 pub(super) struct S3Fifo;

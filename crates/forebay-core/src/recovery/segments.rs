@@ -14,7 +14,7 @@ use crate::recovery::scan::{After, Bytes};
 use crate::recovery::state::{Pieces, Recovery};
 use alloc::vec::Vec;
 use forebay_format::batch::{BatchHeader, BatchKind, Entry};
-use forebay_format::checkpoint::{SegmentState, SlotState, SlotStates};
+use forebay_format::checkpoint::{Checkpoint, SegmentState, SlotState, SlotStates};
 use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::superblock::CacheState;
 use forebay_format::{BLOCK_BYTES, StreamKind, VolumeId, summary};
@@ -37,6 +37,13 @@ impl Context {
             since: if known { segment.first_sequence } else { 0 },
         }
     }
+}
+
+/// Returns true if the summary of the segment before this one was found damaged.
+fn is_behind_damage(cx: &Context, checkpoint: &Checkpoint, number: u32) -> bool {
+    let Some(before) = number.checked_sub(1) else { return false };
+    let (found, listed) = (&cx.map.segments[before as usize], &checkpoint.segments[before as usize]);
+    listed.summary_block > 0 && found.has_table() && found.summary_block == 0
 }
 
 impl Recovery {
@@ -190,7 +197,7 @@ impl Recovery {
         result: Result<&[u8], DeviceFailure>,
     ) -> Result<(), OpenError> {
         let at = cx.map.segments[number as usize].summary_block;
-        if fault::planted(PlantedBug::SkipBehindDamage) && self.is_behind_damage(cx, number) {
+        if fault::planted(PlantedBug::SkipBehindDamage) && is_behind_damage(cx, &self.checkpoint, number) {
             return Ok(());
         }
         let found = result.ok().and_then(|bytes| summary_payload(bytes, cx.place(number), at));
@@ -218,13 +225,6 @@ impl Recovery {
             self.restore(cx, number, index, Key::new(item.volume, item.block), item.crc32c, rest);
         }
         self.account(cx, number)
-    }
-
-    /// Returns true if the summary of the segment before this one was found damaged.
-    fn is_behind_damage(&self, cx: &Context, number: u32) -> bool {
-        let Some(before) = number.checked_sub(1) else { return false };
-        let (found, listed) = (&cx.map.segments[before as usize], &self.checkpoint.segments[before as usize]);
-        listed.summary_block > 0 && found.has_table() && found.summary_block == 0
     }
 
     /// As `restore`, for a whole segment of a cache without ordered volumes.
