@@ -25,7 +25,7 @@ impl Service {
             Some((pool.miss_ratio_curve(id, hours), capacity, pool.statistics()))
         })?;
         let Some(((curve, seen), capacity, statistics)) = found else {
-            return Err(super::info::not_attached(&volume));
+            return Err(super::errors::not_attached(&volume));
         };
         // The first is that of the pool itself, which measures no request latencies.
         let of_volumes = statistics.into_iter().filter(|one| !one.about.volume.is_empty());

@@ -1,9 +1,10 @@
 //! Pools that are configured and not open: the known state of their caches, and their removal.
 
+use super::catalog::StoredConfig;
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind};
 use forebay_admin::{AdminError, DeviceInfo, MessageId, PoolInfo, RecordedInfo};
-use forebay_config::{ConfigFile, Edit};
+use forebay_config::Edit;
 use forebay_pool::MayWait;
 use forebay_pool::loss_record::LossRecord;
 use forebay_pool::register::{CacheRecord, Leaving, of_pool};
@@ -108,12 +109,16 @@ impl Service {
     /// Removes a pool that is not open from the configuration, with its volumes. Its devices stay
     /// as they are, and so does the record of its cache, except for its owner: any pool may open
     /// the cache again.
-    pub(super) fn forget_closed(&self, name: &str, file: Option<&mut ConfigFile>) -> Result<(), AdminError> {
+    pub(super) fn forget_closed(
+        &self,
+        name: &str,
+        file: Option<&mut StoredConfig>,
+    ) -> Result<(), AdminError> {
         self.holds.check_pool_free(name)?;
         let volumes = self.configured_volumes(name);
         let state_dir = self.running().config.daemon.state_dir.clone();
         let records = of_pool(&state_dir, name)?;
-        if let Some(file) = file {
+        if let Some(file) = file.filter(|file| file.exists()) {
             // If the daemon ends after this, the next start finishes the removal if the file no
             // longer has the pool. Ignore a failed write: the record then only contains more than
             // necessary.
@@ -123,7 +128,7 @@ impl Service {
             let out = |volume: &String| Edit::RemoveVolume { name: volume.clone() };
             let edits: Vec<Edit> =
                 volumes.iter().map(out).chain([Edit::RemovePool { name: name.into() }]).collect();
-            super::settings::take_out(file, edits).inspect_err(|_| {
+            file.remove(edits).inspect_err(|_| {
                 for record in &records {
                     let _ = record.stay(&MayWait::here(), &state_dir);
                 }

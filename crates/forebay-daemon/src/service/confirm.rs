@@ -11,7 +11,7 @@
 //! - A key file is read only if the command names it.
 //! - The options that a refusal shows can be copied into a shell unchanged.
 
-use super::settings::invalid;
+use super::errors::invalid;
 use forebay_admin::{AdminError, ImportRequest, MessageId};
 use forebay_config::{KeySource, PoolSection};
 use forebay_export::uri::{BackingUri, ExportUri};

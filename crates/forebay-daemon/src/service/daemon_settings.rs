@@ -1,8 +1,8 @@
 //! Settings of the daemon itself that change at run time: the log level, and the port that serves
 //! metrics without a token.
 
-use super::settings::{Changed, invalid, only_written, stored};
-use super::start::check_rules;
+use super::errors::invalid;
+use super::settings::{Changed, only_written};
 use super::{Service, ServiceEvent};
 use crate::api::ApiError;
 use forebay_admin::events::{EventKind, NewEvent};
@@ -43,24 +43,16 @@ impl Service {
             set.map_err(|error| invalid(error.id, format!("{key}: {error}"), ""))?;
         }
         let changed = differences(&old, &new);
-        let (mut undo, mut stale) = (Vec::new(), Vec::new());
-        let mut persist = file.as_mut().filter(|_| !request.temporary);
-        if let Some(file) = &mut persist {
+        let (mut change, mut undo, mut stale) = (Vec::new(), Vec::new(), Vec::new());
+        if !request.temporary
+            && let Some(written) = file.newest()?
+        {
             // The file may differ from the running value: a port that could not be bound.
-            let written = file.edit(&[], &check_rules).map_err(|error| stored(&error))?;
-            undo = edits(&written.checked.config.daemon, request);
-            let both = undo.iter().zip(edits(&new, request));
-            stale = both.filter(|(from, to)| *from != to).filter_map(|(edit, _)| key_of(edit)).collect();
-            file.edit(&edits(&new, request), &check_rules).map_err(|error| stored(&error))?;
+            (change, undo) = (edits(&new, request), edits(&written.daemon, request));
+            let both = undo.iter().zip(&change);
+            stale = both.filter(|(from, to)| from != to).filter_map(|(edit, _)| key_of(edit)).collect();
         }
-        if let Err(error) = self.apply_daemon(&new) {
-            if let Some(file) = persist {
-                // The edit was just written; if it cannot be reverted, the error of the change
-                // takes precedence.
-                let _ = file.edit(&undo, &check_rules);
-            }
-            return Err(error);
-        }
+        file.commit(&change, &undo, || self.apply_daemon(&new))?;
         drop(file);
         for (key, from, to) in &changed {
             self.emit(ServiceEvent::Note(

@@ -6,14 +6,14 @@
 //! (`forebay_format::settings_copy`). After that, the pool is exported as a whole. A failure before
 //! that step reopens the pool, or reports that it is not open and raises its alarm.
 
-use super::settings::stored;
-use super::start::check_rules;
+use super::catalog::StoredConfig;
+use super::errors::{conflict, no_answer};
 use super::work::{End, Until};
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Phase};
-use forebay_admin::{AdminError, ErrorKind, ExportRequest, JobInfo, MessageId, OpenHow};
-use forebay_config::{ConfigFile, PoolSection};
+use forebay_admin::{AdminError, ExportRequest, JobInfo, MessageId, OpenHow};
+use forebay_config::PoolSection;
 use forebay_export::size::ByteSize;
 use forebay_format::CacheUuid;
 use forebay_offline::Key;
@@ -26,15 +26,11 @@ use std::time::Duration;
 /// Time limit for writing the settings onto a closed cache.
 const WRITE_WITHIN: Duration = Duration::from_secs(20);
 
-fn conflict(id: MessageId, what: impl ToString, hint: impl ToString) -> AdminError {
-    AdminError::new(id, what, hint).of_kind(ErrorKind::Conflict)
-}
-
 impl Service {
     /// Starts the job unless it is known to fail.
     pub(super) fn begin_export(&self, name: &str, request: ExportRequest) -> Result<JobInfo, AdminError> {
         let handle = self.handle(name)?;
-        self.exportable(name, self.changing()?.as_ref())?;
+        self.exportable(name, &*self.changing()?)?;
         if !request.force {
             self.check_nothing_left_here(name)?;
             drop(Self::await_all_unused(&handle)?);
@@ -44,12 +40,12 @@ impl Service {
     }
 
     /// Returns the configuration of a pool that can be exported, with the text for its cache.
-    fn exportable(&self, name: &str, file: Option<&ConfigFile>) -> Result<(PoolSection, String), AdminError> {
-        let Some(file) = file else {
+    fn exportable(&self, name: &str, file: &StoredConfig) -> Result<(PoolSection, String), AdminError> {
+        if !file.exists() {
             let what = format!("the cache of {name} is named on the command line of `forebay run`");
             let hint = "there are no settings to export: stop it, and start `forebay run` on the other host";
             return Err(conflict(MessageId::DaemonNoConfigFile, what, hint));
-        };
+        }
         let snapshot = self.pool_snapshot(name)?;
         if snapshot.cache_failed || snapshot.fenced {
             let what = format!("the cache of pool {name} has failed");
@@ -63,8 +59,7 @@ impl Service {
         self.holds.check_pool_free(name)?;
         // From the file, not from the running state: a change meant to last until the next start
         // ends here.
-        let config = file.newest(&check_rules).map_err(|error| stored(&error))?.config;
-        let section = PoolSection::of(&config, name).ok_or_else(|| {
+        let section = file.newest()?.and_then(|config| PoolSection::of(&config, name)).ok_or_else(|| {
             conflict(
                 MessageId::PoolNotConfigured,
                 format!("the configuration file no longer has pool {name}"),
@@ -123,7 +118,7 @@ impl Service {
 
     fn leave(&self, name: &str, handle: &PoolHandle, force: bool) -> Result<(), AdminError> {
         let mut file = self.changing()?;
-        let (section, text) = self.exportable(name, file.as_ref())?;
+        let (section, text) = self.exportable(name, &file)?;
         // Of what the cache was created with: if the key is missing, do not stop anything.
         let source = section.pool.tunables().encryption_key_file;
         let key = source.as_ref().map(read_key).transpose()?;
@@ -150,17 +145,11 @@ impl Service {
         let written = closed.and_then(|()| self.write_settings(cache, devices, text, key));
         let entry = self.running().entries.get(name).cloned();
         let recorded = written.and_then(|()| self.begin_leaving(entry.as_deref(), &[]));
-        let forgotten = recorded.and_then(|()| match file.as_mut() {
-            Some(file) => {
-                file.edit(&section.removed(), &check_rules).map(drop).map_err(|error| stored(&error))
-            }
-            None => Ok(()),
-        });
+        let forgotten = recorded.and_then(|()| file.write(&section.removed()));
         if let Err(error) = forgotten {
-            if let Some(file) = file.as_mut() {
-                // The file has the pool, unless only the durability of the edit is in doubt.
-                let _ = file.edit(&section.added(), &check_rules);
-            }
+            // The file has the pool, unless only the durability of the edit is in doubt.
+            let is_written = matches!(file.newest(), Ok(Some(now)) if !now.pools.contains_key(name));
+            let error = if is_written { file.revert(&section.added(), error) } else { error };
             let _ = entry.map(|entry| entry.set_leaving(&MayWait::here(), None));
             let now = self.bring_back(name);
             let hint = if error.hint.is_empty() { now } else { format!("{}; {now}", error.hint) };
@@ -201,7 +190,7 @@ impl Service {
         let written = self.places.within(&first, WRITE_WITHIN, move |may_wait| {
             settings_copy::write(may_wait, cache, &devices, &text, key.as_ref())
         });
-        Ok(written.map_err(|undone| undone.or(|| super::opening::no_answer(&first, WRITE_WITHIN)))??)
+        Ok(written.map_err(|undone| undone.or(|| no_answer(&first, WRITE_WITHIN)))??)
     }
 
     /// Reopens a pool that was stopped for an export, and reports the outcome.

@@ -3,7 +3,6 @@
 //! Until [`Service::hand_over`] has closed the pools, service can resume unchanged:
 //! [`Service::go_on`].
 
-use super::start::check_rules;
 use super::{Service, lock};
 use crate::upgrade::Duties;
 use forebay_admin::events::{EventKind, NewEvent};
@@ -143,9 +142,9 @@ impl Service {
     /// A volume is missing in the file, or a pool does not answer.
     pub(crate) fn check_file_keeps_volumes(&self) -> Result<(), AdminError> {
         let file = self.changing()?;
-        let Some(Ok(newest)) = file.as_ref().map(|file| file.newest(&check_rules)) else { return Ok(()) };
+        let Ok(Some(newest)) = file.newest() else { return Ok(()) };
         let served = self.volumes_that_are_served()?;
-        match served.iter().find(|name| !newest.config.volumes.contains_key(*name)) {
+        match served.iter().find(|name| !newest.volumes.contains_key(*name)) {
             None => Ok(()),
             Some(name) => Err(AdminError::new(
                 MessageId::UpgradeBlocked,
@@ -159,7 +158,7 @@ impl Service {
     /// another one now.
     pub(crate) fn moved_admin_socket(&self) -> Option<String> {
         let file = self.changing().ok()?;
-        let newest = file.as_ref()?.newest(&check_rules).ok()?.config.daemon.admin_socket;
+        let newest = file.newest().ok()??.daemon.admin_socket;
         let now = self.running().config.daemon.admin_socket.clone();
         Some(newest).filter(|newest| *newest != now).map(|newest| newest.display().to_string())
     }

@@ -8,16 +8,16 @@
 //! (`forebay_format::settings_copy`), so it cannot be imported twice.
 
 use super::Service;
+use super::catalog::StoredConfig;
 use super::confirm::{self, Named};
+use super::errors::{invalid, no_answer};
 use super::info::warning_infos;
 use super::records::Allowed;
-use super::settings::{invalid, stored};
-use super::start::check_rules;
 use super::stores::Wanted;
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::{AdminError, ImportInfo, ImportRequest, ImportedVolume, MessageId};
 use forebay_config::device_name::stable_name;
-use forebay_config::{CacheSpec, ConfigFile, PoolSection};
+use forebay_config::{CacheSpec, PoolSection};
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_offline::exported::{Exported, find};
 use forebay_offline::image::Image;
@@ -35,25 +35,25 @@ const LOOK_WITHIN: Duration = Duration::from_secs(30);
 impl Service {
     pub(super) fn import(&self, request: &ImportRequest) -> Result<ImportInfo, AdminError> {
         let mut file = self.changing()?;
-        let Some(file) = file.as_mut() else {
+        if !file.exists() {
             let what = "`forebay run` has one pool, and no configuration file for another one";
             return Err(AdminError::new(
                 MessageId::DaemonNoConfigFile,
                 what,
                 "import it with `forebay serve`",
             ));
-        };
+        }
         let found = self.find_exported(&request.devices)?;
         let (section, mut info) = self.plan(&found, request)?;
         if !request.dry_run && !info.unconfirmed.is_empty() {
             return Err(confirm::refuse(request, &section, &info.unconfirmed));
         }
-        file.would_take(&section.added(), &check_rules).map_err(|error| stored(&error))?;
+        file.check(&section.added())?;
         if request.dry_run {
             return Ok(info);
         }
-        file.edit(&section.added(), &check_rules).map_err(|error| stored(&error))?;
-        self.open_imported(&section, file)?;
+        file.write(&section.added())?;
+        self.open_imported(&section, &mut file)?;
         let mut failed: BTreeMap<String, AdminError> =
             self.attach_all(&section.volumes).into_iter().collect();
         self.look_for_absent(&section.name);
@@ -151,8 +151,7 @@ impl Service {
             devices.push(stable_name(path));
         }
         let found = self.places.within(Path::new(first), LOOK_WITHIN, move |_| find(&devices));
-        let found =
-            found.map_err(|undone| undone.or(|| super::opening::no_answer(Path::new(first), LOOK_WITHIN)))?;
+        let found = found.map_err(|undone| undone.or(|| no_answer(Path::new(first), LOOK_WITHIN)))?;
         Ok(found.map_err(RunError::from)?)
     }
 
@@ -207,14 +206,14 @@ impl Service {
             })
         };
         let read = self.places.within(&first, LOOK_WITHIN, read);
-        let read = read.map_err(|undone| undone.or(|| super::opening::no_answer(&first, LOOK_WITHIN)))?;
+        let read = read.map_err(|undone| undone.or(|| no_answer(&first, LOOK_WITHIN)))?;
         Ok(read.map_err(RunError::from)?)
     }
 
     /// Opens the pool, which is in the configuration. If that fails and the cache is still as
     /// exported, or another daemon was faster, restores the configuration; otherwise the pool stays
     /// configured and not open.
-    fn open_imported(&self, section: &PoolSection, file: &mut ConfigFile) -> Result<(), AdminError> {
+    fn open_imported(&self, section: &PoolSection, file: &mut StoredConfig) -> Result<(), AdminError> {
         let name = &section.name;
         let opened = self.open_pool(name, &section.pool, Allowed::default());
         let devices: Vec<PathBuf> = section.pool.devices.iter().map(|spec| spec.path.clone()).collect();
@@ -229,9 +228,7 @@ impl Service {
         if let Err(error) = &opened
             && (is_as_it_was() || is_anothers())
         {
-            // The edit was just written; the error of opening takes precedence.
-            let _ = file.edit(&section.removed(), &check_rules);
-            return Err(error.clone());
+            return Err(file.revert(&section.removed(), error.clone()));
         }
         {
             let mut running = self.running_mut();

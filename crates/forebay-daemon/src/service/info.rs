@@ -1,11 +1,11 @@
 //! Pools, volumes and statistics in the form of the API.
 
+use super::errors::not_attached;
 use super::wear::endurance_info;
 use super::{Service, ServiceEvent};
 use forebay_admin::jobs::{JobFilter, JobKind, JobView};
 use forebay_admin::{
-    AdminError, CopyInfo, DeviceInfo, LossInfo, MessageId, PoolInfo, RatesInfo, RatesOfAll, VolumeInfo,
-    WarningInfo,
+    AdminError, CopyInfo, DeviceInfo, LossInfo, PoolInfo, RatesInfo, RatesOfAll, VolumeInfo, WarningInfo,
 };
 use forebay_config::{VolumeConfig, Warning, warnings};
 use forebay_format::BLOCK_BYTES;
@@ -258,15 +258,6 @@ pub(super) fn warning_infos(name: &str, volume: &VolumeConfig) -> Vec<WarningInf
         hint: help.into(),
     };
     warnings::of_volume(name, volume).into_iter().map(info).collect()
-}
-
-/// Returns the error for a configured volume that is not attached.
-pub(super) fn not_attached(name: &str) -> AdminError {
-    AdminError::new(
-        MessageId::VolumeNotAttached,
-        format!("volume {name} is not attached"),
-        format!("see the log for the reason; to try again: forebay volume attach {name}"),
-    )
 }
 
 /// Returns the job that changes a volume or destages it. A recording does neither: waiting for this

@@ -2,7 +2,7 @@
 //! start first, and the next start finishes the removal, or cancels it, depending on the
 //! configuration file.
 
-use super::opening::no_answer;
+use super::errors::no_answer;
 use super::{Service, ServiceEvent};
 use forebay_admin::events::EventKind;
 use forebay_admin::{AdminError, MessageId};

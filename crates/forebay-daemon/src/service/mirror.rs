@@ -3,16 +3,15 @@
 //! The configuration names the new device before it is written to: after a crash the next start
 //! finds it there, empty, and restarts the rebuild.
 
+use super::catalog::StoredConfig;
+use super::errors::invalid;
 use super::records::Allowed;
-use super::settings::{invalid, stored};
-use super::start::check_rules;
 use super::{Service, ServiceEvent};
 use forebay_admin::Taking;
 use forebay_admin::jobs::{JobKind, JobSpec};
 use forebay_admin::{AdminError, ErrorKind, MessageId, PoolInfo};
-use forebay_config::CacheSpec;
 use forebay_config::choices::Mirror;
-use forebay_config::{ConfigFile, Edit};
+use forebay_config::{CacheSpec, Edit};
 use forebay_export::size::ByteSize;
 use forebay_pool::cache_device::new_tag;
 use forebay_pool::cache_device::{begin_on, is_same};
@@ -63,7 +62,7 @@ impl Service {
         devices: &[CacheSpec],
         mirror: &Mirrored,
         taking: Taking,
-        mut file: Option<&mut ConfigFile>,
+        file: &mut StoredConfig,
     ) -> Result<PoolInfo, AdminError> {
         let [spec] = devices else {
             let what = format!("one device of pool {name} is healthy");
@@ -92,13 +91,12 @@ impl Service {
         let survivor = mirror.state.out.and_then(|out| mirror.paths[usize::from(1 - out)].as_deref());
         let old = self.devices_of(name);
         let new = devices_after(&old, survivor, spec);
-        self.write_members(name, &new, file.as_deref_mut())?;
-        if let Err(error) =
-            Self::ask(&handle, move |pool| pool.replace_member(opened, tag)).and_then(|done| done)
-        {
-            // The edit was just written; the error of the change takes precedence.
-            let _ = self.write_members(name, &old, file);
-            return Err(error);
+        let edit = |devices| [Edit::SetDevices { pool: name.into(), devices }];
+        file.commit(&edit(new.clone()), &edit(old), || {
+            Self::ask(&handle, move |pool| pool.replace_member(opened, tag))?
+        })?;
+        if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
+            pool.devices = new;
         }
         self.watch_rebuild(name);
         self.pool_info(name)
@@ -119,22 +117,6 @@ impl Service {
 
     fn devices_of(&self, name: &str) -> Vec<CacheSpec> {
         self.running().config.pools.get(name).map_or_else(Vec::new, |pool| pool.devices.clone())
-    }
-
-    fn write_members(
-        &self,
-        name: &str,
-        devices: &[CacheSpec],
-        file: Option<&mut ConfigFile>,
-    ) -> Result<(), AdminError> {
-        if let Some(file) = file {
-            let edit = Edit::SetDevices { pool: name.into(), devices: devices.to_vec() };
-            file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
-        }
-        if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
-            pool.devices = devices.to_vec();
-        }
-        Ok(())
     }
 
     /// Starts a job for the rebuild of a device, which shows its progress and can end it.

@@ -4,28 +4,31 @@
 //!   not wait for it.
 //! - The order of the steps of a change allows undoing a failure: first check it as a whole, then
 //!   write it into the configuration file (if there is one), then apply it. If the last step fails,
-//!   the file gets its old text back.
+//!   the file is edited back (`catalog`).
 //! - A long operation is a job with its own thread (`work`); it holds [`Service::changing`] only
 //!   for the steps that change something, not while it drains.
 //! - An operation that attaches or detaches a volume holds it exclusively from the pool's step to
 //!   the configuration's (`holds`). So the two agree regardless of concurrent requests.
 //!
-//! Files: `start` (opening everything at startup, stopping it), `pools`, `mirror` (mirrored ones),
-//! `replace` (another device for a healthy one), `export` and `import` (moving a pool to and from
-//! another host), `confirm` (the operator's decisions on an imported pool), `stores` (its backing
-//! stores), `volumes`, `holds`, `settings`, `daemon_settings` (of the daemon itself), `reload`,
-//! `work`, `saving` (detaching a volume whose file was unlinked), `absent` (volumes that are not
-//! attached), `closed` (pools that are not open), `opening` (cache devices, which may hang),
-//! `locked` (devices that are missing or held by another process), `handover` (handing everything
-//! over to a successor), `info` (state reports), `looks` (pools that do not answer), `wear` (of the
-//! flash), `metrics` (for Prometheus), `event_bridge` (turns reports of pools into events and
-//! alarms).
+//! Files: `catalog` (the configuration file and changes of it), `errors` (that several operations
+//! return), `start` (opening everything at startup, stopping it), `pools`, `mirror` (mirrored
+//! ones), `replace` (another device for a healthy one), `export` and `import` (moving a pool to and
+//! from another host), `confirm` (the operator's decisions on an imported pool), `stores` (its
+//! backing stores), `volumes`, `holds`, `settings`, `daemon_settings` (of the daemon itself),
+//! `reload`, `work`, `saving` (detaching a volume whose file was unlinked), `absent` (volumes that
+//! are not attached), `closed` (pools that are not open), `opening` (cache devices, which may
+//! hang), `locked` (devices that are missing or held by another process), `handover` (handing
+//! everything over to a successor), `info` (state reports), `looks` (pools that do not answer),
+//! `wear` (of the flash), `metrics` (for Prometheus), `event_bridge` (turns reports of pools into
+//! events and alarms).
 
 mod absent;
 mod advice;
+mod catalog;
 mod closed;
 mod confirm;
 mod daemon_settings;
+mod errors;
 mod event_bridge;
 mod export;
 mod handover;
@@ -64,8 +67,8 @@ use forebay_admin::{
     ScrubRequest, SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, TraceSender,
     UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
 };
+use forebay_config::Config;
 use forebay_config::rules::RuleSet;
-use forebay_config::{Config, ConfigFile};
 use forebay_pool::guard::GuardBook;
 use forebay_pool::handover::ListenerStore;
 use forebay_pool::register::Entry;
@@ -76,8 +79,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
+pub(crate) use catalog::load;
 pub(crate) use handover::{Estate, UpgradeAnswer, Upgrader};
-pub(crate) use start::{ServiceEvent, ServiceStart, load};
+pub(crate) use start::{ServiceEvent, ServiceStart};
 
 /// Locks a mutex even if a thread panicked while it held it: the guarded state changes in single
 /// steps.
@@ -108,7 +112,7 @@ pub(crate) struct Service {
     me: Weak<Self>,
     running: RwLock<Running>,
     /// The configuration file; held during changes.
-    changing: Mutex<Option<ConfigFile>>,
+    changing: Mutex<catalog::StoredConfig>,
     hub: Hub,
     jobs: Jobs,
     /// Certificates and allow lists by name.
@@ -168,7 +172,7 @@ impl Service {
     /// # Errors
     /// Another process has the pools, or is about to have them: a change here would be lost, or
     /// open a pool that this process does not own.
-    fn changing(&self) -> Result<MutexGuard<'_, Option<ConfigFile>>, AdminError> {
+    fn changing(&self) -> Result<MutexGuard<'_, catalog::StoredConfig>, AdminError> {
         let file = lock(&self.changing);
         lock(&self.work).check_not_passed_on()?;
         Ok(file)

@@ -4,6 +4,7 @@
 //! opens all of them. A device opened too late is closed again, and files created for it are
 //! removed.
 
+use super::errors::{no_answer, stopped};
 use super::records::{Allowed, unmake};
 use super::{Service, pools};
 use forebay_admin::{AdminError, MessageId};
@@ -21,7 +22,7 @@ use forebay_pool::loss_record::LossRecord;
 use forebay_pool::open::{Making, PoolParts, bytes_to_make, check_new, open_caches, open_joining};
 use forebay_pool::register::Permit;
 use forebay_pool::replaced;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Time limit for opening and checking cache devices.
@@ -191,7 +192,7 @@ impl Service {
         // A pool that does not answer may nevertheless have it in its superblock.
         let unknown = |error| NotJoined { error, is_certain: false };
         let promise = Self::ask(handle, move |pool| pool.add_member(device, &header)).map_err(unknown)?;
-        Ok(promise.wait().ok_or_else(|| unknown(pools::stopped()))??)
+        Ok(promise.wait().ok_or_else(|| unknown(stopped()))??)
     }
 
     /// Runs `work`, which opens these devices, on a thread.
@@ -212,17 +213,4 @@ impl Service {
         let done = self.places.within(&first.path, timeout, work);
         done.map_err(|undone| undone.or(|| no_answer(&first.path, timeout)))
     }
-}
-
-/// Returns the error for a cache device that does not answer.
-pub(super) fn no_answer(path: &Path, within: Duration) -> AdminError {
-    AdminError::new(
-        MessageId::CacheNotAnswering,
-        format!(
-            "{} does not answer: no reply within {} s, or an earlier attempt still waits",
-            path.display(),
-            within.as_secs()
-        ),
-        "check that it works, or that its server runs; then try again",
-    )
 }

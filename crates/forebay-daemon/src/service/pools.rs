@@ -1,12 +1,11 @@
 //! Pools: create, open, grow, shrink and close.
 
+use super::catalog::StoredConfig;
+use super::errors::{invalid, no_answer, not_in_file, stopped};
 use super::event_bridge::reporter;
 use super::locked::Place;
-use super::opening::{NotJoined, Opening, no_answer};
+use super::opening::{NotJoined, Opening};
 use super::records::Allowed;
-use super::settings::{invalid, stored, take_out};
-use super::start::check_rules;
-use super::work::not_in_file;
 use super::{Service, ServiceEvent};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::jobs::JobKind;
@@ -17,7 +16,7 @@ use forebay_admin::{
 use forebay_config::CacheSpec;
 use forebay_config::choices::Mirror;
 use forebay_config::device_name::stable_name;
-use forebay_config::{ConfigFile, Edit, PoolConfig, Scope, Settings, VolumeConfig, conflicts};
+use forebay_config::{Edit, PoolConfig, Scope, Settings, VolumeConfig, conflicts};
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
@@ -195,20 +194,14 @@ impl Service {
         if let Some(conflict) = conflicts::of_pool(&config.tunables(), devices.len()).into_iter().next() {
             return Err(invalid(MessageId::SettingConflict, conflict.message, conflict.help));
         }
-        if let Some(file) = file.as_mut() {
-            let settings =
-                config.settings.iter().map(|(key, value)| (key.to_owned(), value.to_string())).collect();
-            let edit = Edit::AddPool { name: name.clone(), devices, settings };
-            file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
-        }
+        let settings =
+            config.settings.iter().map(|(key, value)| (key.to_owned(), value.to_string())).collect();
+        let add = Edit::AddPool { name: name.clone(), devices, settings };
         let consent = Consent::Create { new_cache: request.new_cache };
         let allowed = Allowed { consent, taking: request.taking() };
-        let opened = self.open_pool(&name, &config, allowed);
-        if let (Err(_), Some(file)) = (&opened, file.as_mut()) {
-            // The edit was just written; the error of opening takes precedence.
-            let _ = file.edit(&[Edit::RemovePool { name: name.clone() }], &check_rules);
-        }
-        opened?;
+        file.commit(&[add], &[Edit::RemovePool { name: name.clone() }], || {
+            self.open_pool(&name, &config, allowed)
+        })?;
         self.running_mut().config.pools.insert(name.clone(), config);
         drop(file);
         self.look_for_absent(&name);
@@ -218,22 +211,20 @@ impl Service {
 
     /// Opens a configured pool that is not open, and attaches its volumes.
     pub(super) fn reopen(&self, name: &str, how: OpenHow) -> Result<PoolInfo, AdminError> {
-        let mut file = self.changing()?;
+        let file = self.changing()?;
         self.look_for_ended_pools();
-        if let Some(file) = file.as_mut() {
-            self.take_sections_of_closed(file, name)?;
-        }
+        self.take_sections_of_closed(&file, name)?;
         self.open_with_volumes(name, how)
     }
 
     /// Takes the sections of a pool that is not open from the current file instead of the one that
     /// the daemon read last: the operator may have added a key, or another device.
-    fn take_sections_of_closed(&self, file: &mut ConfigFile, name: &str) -> Result<(), AdminError> {
+    fn take_sections_of_closed(&self, file: &StoredConfig, name: &str) -> Result<(), AdminError> {
         let is_ours = |volume: &VolumeConfig| volume.pool == name;
         if self.running().pools.contains_key(name) {
             return Ok(());
         }
-        let new = file.newest(&check_rules).map_err(|error| stored(&error))?.config;
+        let Some(new) = file.newest()? else { return Ok(()) };
         let mut running = self.running_mut();
         if let (Some(known), Some(now)) = (running.config.pools.get_mut(name), new.pools.get(name)) {
             known.clone_from(now);
@@ -290,7 +281,7 @@ impl Service {
         // Held until the file is updated: a successor that does not know of a device could not open
         // the pool.
         let mut file = self.changing()?;
-        self.grow_now(name, request, file.as_mut())
+        self.grow_now(name, request, &mut file)
     }
 
     /// As [`Self::grow`], for a caller that holds [`Service::changing`].
@@ -298,7 +289,7 @@ impl Service {
         &self,
         name: &str,
         request: GrowRequest,
-        mut file: Option<&mut ConfigFile>,
+        file: &mut StoredConfig,
     ) -> Result<PoolInfo, AdminError> {
         self.holds.check_devices_free(name)?;
         let handle = self.handle(name)?;
@@ -313,16 +304,14 @@ impl Service {
         self.check_unmirrored(name)?;
         let taking = request.taking();
         match (request.device, request.size) {
-            (Some(wanted), None) => {
-                self.grow_onto(name, &handle, &device(&wanted)?, taking, file.as_deref_mut())?
-            }
+            (Some(wanted), None) => self.grow_onto(name, &handle, &device(&wanted)?, taking, file)?,
             (None, Some(size)) => {
                 let bytes = if size == "max" { None } else { Some(bytes(&size)?) };
                 let grown = self.lengthen(&handle, name, bytes)?.wait().ok_or_else(stopped)?;
-                match (grown, file.as_deref()) {
-                    (Err(error), Some(file))
+                match grown {
+                    Err(error)
                         if error.id == MessageId::PoolSize && self.lacks_length(file, name, bytes)? => {}
-                    (grown, _) => grown?,
+                    grown => grown?,
                 }
             }
             _ => return Err(invalid(MessageId::PoolDeviceChoice, "give either a device or a size", "")),
@@ -342,28 +331,22 @@ impl Service {
         handle: &PoolHandle,
         spec: &CacheSpec,
         taking: Taking,
-        mut file: Option<&mut ConfigFile>,
+        file: &mut StoredConfig,
     ) -> Result<(), AdminError> {
         let (config, _) = self.with_volumes(name)?;
         // Listed by a grow that was killed, or by an operator who edited the file and requested a
         // reload: the entry stays as it is.
         let quoted = format!("\"{}\"", spec.path.display());
-        let is_listed = file.as_ref().is_some_and(|file| file.text().contains(&quoted));
-        let mut list = |devices: Vec<CacheSpec>| match file.as_deref_mut().filter(|_| !is_listed) {
-            Some(file) => {
-                let edit = Edit::SetDevices { pool: name.into(), devices };
-                file.edit(&[edit], &check_rules).map(drop).map_err(|error| stored(&error))
-            }
-            None => Ok(()),
+        let is_listed = file.text().contains(&quoted);
+        let list = |devices: Vec<CacheSpec>| match is_listed {
+            true => Vec::new(),
+            false => vec![Edit::SetDevices { pool: name.into(), devices }],
         };
-        list(config.devices.iter().cloned().chain([spec.clone()]).collect())?;
+        file.write(&list(config.devices.iter().cloned().chain([spec.clone()]).collect()))?;
         let allowed = Allowed::to_create(taking);
-        self.join(handle, spec, self.opening(name, &config, allowed)).map_err(|not| {
-            if not.is_certain {
-                // The edit was just written; the error of the change takes precedence.
-                let _ = list(config.devices.clone());
-            }
-            not.error
+        self.join(handle, spec, self.opening(name, &config, allowed)).map_err(|not| match not.is_certain {
+            true => file.revert(&list(config.devices.clone()), not.error),
+            false => not.error,
         })
     }
 
@@ -461,18 +444,16 @@ impl Service {
     /// Writes the changed devices of a pool into the configuration file.
     pub(super) fn note_devices(&self, name: &str) -> Result<(), AdminError> {
         let mut file = self.changing()?;
-        self.write_devices(name, file.as_mut())
+        self.write_devices(name, &mut file)
     }
 
-    fn write_devices(&self, name: &str, file: Option<&mut ConfigFile>) -> Result<(), AdminError> {
+    fn write_devices(&self, name: &str, file: &mut StoredConfig) -> Result<(), AdminError> {
         self.raise_record(name);
         let devices = self.devices_now(name)?;
         if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
             pool.devices.clone_from(&devices);
         }
-        let Some(file) = file else { return Ok(()) };
-        let edit = Edit::SetDevices { pool: name.into(), devices };
-        file.edit(&[edit], &check_rules).map(drop).map_err(|error| stored(&error))
+        file.write(&[Edit::SetDevices { pool: name.into(), devices }])
     }
 
     fn devices_now(&self, name: &str) -> Result<Vec<CacheSpec>, AdminError> {
@@ -486,10 +467,10 @@ impl Service {
     /// Returns true if the last device has this length (`None`: all available space) and the file
     /// has another one: an earlier command could not write the file, and repeating the command
     /// does.
-    fn lacks_length(&self, file: &ConfigFile, name: &str, bytes: Option<u64>) -> Result<bool, AdminError> {
+    fn lacks_length(&self, file: &StoredConfig, name: &str, bytes: Option<u64>) -> Result<bool, AdminError> {
+        let Some(written) = file.newest()? else { return Ok(false) };
         let now = self.devices_now(name)?;
-        let written = file.newest(&check_rules).map_err(|error| stored(&error))?;
-        let Some(pool) = written.config.pools.get(name) else { return Ok(false) };
+        let Some(pool) = written.pools.get(name) else { return Ok(false) };
         let lengths =
             now.last().map(|last| last.size_bytes).zip(pool.devices.last().map(|last| last.size_bytes));
         Ok(lengths.is_some_and(|(now, written)| now != written && (bytes.is_none() || bytes == now)))
@@ -497,8 +478,7 @@ impl Service {
 
     /// As [`Self::lacks_length`], for a caller that does not hold [`Service::changing`].
     fn file_lacks_length(&self, name: &str, bytes: u64) -> Result<bool, AdminError> {
-        let file = self.changing()?;
-        file.as_ref().map_or(Ok(false), |file| self.lacks_length(file, name, Some(bytes)))
+        self.lacks_length(&*self.changing()?, name, Some(bytes))
     }
 
     /// Applies the changes that a reload found: added, removed or resized devices.
@@ -506,7 +486,7 @@ impl Service {
         &self,
         name: &str,
         (added, removed, resized): (&[CacheSpec], &[CacheSpec], &[CacheSpec]),
-        mut file: Option<&mut ConfigFile>,
+        file: &mut StoredConfig,
     ) -> Result<(), AdminError> {
         // Add devices first: the data of a removed device moves to the others.
         let mut done = Vec::new();
@@ -522,7 +502,7 @@ impl Service {
         };
         for spec in added {
             let request = GrowRequest { device: Some(asked(spec)), ..GrowRequest::default() };
-            let grown = self.grow_now(name, request, file.as_deref_mut()).map(drop);
+            let grown = self.grow_now(name, request, file).map(drop);
             step(format!("pool {name} has {} now", spec.path.display()), grown)?;
         }
         for spec in removed {
@@ -533,7 +513,7 @@ impl Service {
         for spec in resized {
             let size = spec.size_bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
             let request = GrowRequest { size: Some(size), ..GrowRequest::default() };
-            let grown = self.grow_now(name, request, file.as_deref_mut()).map(drop);
+            let grown = self.grow_now(name, request, file).map(drop);
             step(format!("pool {name} is larger"), grown)?;
         }
         Ok(())
@@ -550,7 +530,7 @@ impl Service {
         let devices = devices.map(device).collect::<Result<Vec<_>, _>>()?;
         let mirror = self.pool_snapshot(name)?.mirror;
         if let Some(mirror) = mirror.filter(|mirror| !mirror.is_sound(request.old.as_deref())) {
-            return self.replace_member(name, &devices, &mirror, request.taking(), file.as_mut());
+            return self.replace_member(name, &devices, &mirror, request.taking(), &mut file);
         }
         if !self.pool_snapshot(name)?.cache_failed {
             let _hold = self.holds.devices(name)?;
@@ -578,28 +558,21 @@ impl Service {
         let names: Vec<String> = volumes.iter().map(|(volume, _)| volume.clone()).collect();
         let identities =
             Self::ask(&handle, move |pool| names.iter().map(|name| pool.uuid_of(name)).collect::<Vec<_>>())?;
-        let edit = |devices| Edit::SetDevices { pool: name.into(), devices };
-        if let Some(file) = file.as_mut() {
-            file.edit(&[edit(devices)], &check_rules).map_err(|error| stored(&error))?;
-        }
+        let edit = |devices| [Edit::SetDevices { pool: name.into(), devices }];
         // Until here no data was given up. If the daemon ends between here and the completion of
         // the new cache, the next start serves without the failed cache (`failed_before`), and then
         // opens the new one, because all lost data of the failed cache was given up already.
-        let ended = handle.stop().map_err(AdminError::from);
-        let ended = ended.and_then(|()| self.give_up(&record));
-        if let Err(error) = ended {
-            if let Some(file) = file.as_mut() {
-                // The edit was just written; the error of the change takes precedence.
-                let _ = file.edit(&[edit(old.devices)], &check_rules);
-            }
+        let mut stopped = false;
+        let ended = file.commit(&edit(devices), &edit(old.devices), || {
+            stopped = true;
+            handle.stop()?;
+            self.give_up(&record)
+        });
+        if stopped {
             self.running_mut().pools.remove(name);
-            return Err(self.closed_in_vain(name, error));
         }
-        {
-            let mut running = self.running_mut();
-            running.pools.remove(name);
-            running.config.pools.insert(name.into(), config.clone());
-        }
+        ended.map_err(|error| self.closed_in_vain(name, error))?;
+        self.running_mut().config.pools.insert(name.into(), config.clone());
         let allowed = Allowed { consent: Consent::NewCache, taking: request.taking() };
         self.open_pool(name, &config, allowed).map_err(|error| self.closed_in_vain(name, error))?;
         self.hub.clear(&AlarmKey::pool(EventKind::CacheFailed, name));
@@ -729,7 +702,7 @@ impl Service {
     /// Stops a pool and removes it from the configuration.
     pub(super) fn close_pool(&self, name: &str, erase: bool, force: bool) -> Result<(), AdminError> {
         let mut file = self.changing()?;
-        self.close_now(name, erase, force, file.as_mut())
+        self.close_now(name, erase, force, &mut file)
     }
 
     /// As [`Self::close_pool`], for a caller that holds [`Service::changing`].
@@ -738,12 +711,12 @@ impl Service {
         name: &str,
         erase: bool,
         force: bool,
-        file: Option<&mut ConfigFile>,
+        file: &mut StoredConfig,
     ) -> Result<(), AdminError> {
         self.check_removable(name, erase, force)?;
         self.holds.check_devices_free(name)?;
         if self.is_closed(name) {
-            return self.forget_closed(name, file);
+            return self.forget_closed(name, Some(file));
         }
         let wanted = erase;
         let erase = if erase { parts(&self.pool_snapshot(name)?) } else { Vec::new() };
@@ -754,9 +727,9 @@ impl Service {
         self.begin_leaving(entry.as_deref(), &erase)?;
         let stopped = handle.stop();
         self.running_mut().pools.remove(name);
-        let closed = stopped.map_err(AdminError::from).and_then(|()| {
-            file.map_or(Ok(()), |file| take_out(file, [Edit::RemovePool { name: name.into() }]))
-        });
+        let closed = stopped
+            .map_err(AdminError::from)
+            .and_then(|()| file.remove([Edit::RemovePool { name: name.into() }]));
         if let Err(error) = closed {
             // If this write fails, the next start decides from the file.
             let _ = entry.map(|entry| entry.set_leaving(&MayWait::here(), None));
@@ -853,10 +826,6 @@ fn header_bytes(member: usize) -> u64 {
 /// with the part that the pool uses.
 pub(super) fn length_of_file(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len())
-}
-
-pub(super) fn stopped() -> AdminError {
-    AdminError::new(MessageId::PoolStopped, "the pool stopped meanwhile", "")
 }
 
 fn bytes(size: &str) -> Result<u64, AdminError> {

@@ -102,7 +102,7 @@ impl Service {
         let (pool, handle) = self.pool_of(name)?;
         let asked = name.to_owned();
         if !Self::ask(&handle, move |pool| pool.find(&asked).is_some())? {
-            return Err(super::info::not_attached(name));
+            return Err(super::errors::not_attached(name));
         }
         // Held until the entry exists: the job may begin at once.
         let mut recordings = lock(&self.recordings);

@@ -5,16 +5,16 @@
 //! once more while it holds [`Service::changing`], and applies it under that lock. Long operations
 //! are only started there: as a job, or with a hold on the volume (`holds`).
 
+use super::catalog::StoredConfig;
+use super::errors::stopped;
 use super::locked::Place;
 use super::records::Allowed;
-use super::settings::stored;
-use super::start::check_rules;
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::{JobKind, JobSpec, OnMiss, WaitError};
 use forebay_admin::{AdminError, DetachHow, ErrorKind, JobInfo, MessageId, ReloadDone, Target};
 use forebay_config::device_name::node_of;
-use forebay_config::{Change, Config, ConfigFile, Diff, Scope, diff};
+use forebay_config::{Change, Config, Diff, Scope, diff};
 use forebay_export::uri::ExportUri;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The right to make a change.
-type Changing<'a> = MutexGuard<'a, Option<ConfigFile>>;
+type Changing<'a> = MutexGuard<'a, StoredConfig>;
 
 /// Content of the file when it was last read.
 struct Said {
@@ -86,14 +86,13 @@ impl Service {
     /// Reads the file, and compares it with the running state.
     fn begin_reload(&self, done: &mut ReloadDone) -> Result<(Said, Diff), AdminError> {
         let mut file = self.changing()?;
-        let Some(file) = file.as_mut() else {
+        let Some(new) = file.reload()? else {
             return Err(AdminError::new(
                 MessageId::DaemonNoConfigFile,
                 "there is no configuration file: the daemon was started with `forebay run`",
                 "",
             ));
         };
-        let new = file.reload(&check_rules).map_err(|error| stored(&error))?.config;
         self.forget_lost_exports(&new)?;
         let running = self.running().config.clone();
         let differences = diff(&self.as_it_runs(running, &new)?, &new);
@@ -189,10 +188,13 @@ impl Service {
     /// Makes one change if the file still requires it; returns a description of it.
     fn make(&self, change: &Change, said: &mut Said) -> Result<Option<String>, AdminError> {
         let mut file = self.changing()?;
-        let Some(now) = file.as_ref() else { return Ok(None) };
-        if now.text() != said.text {
-            let config = now.last(&check_rules).map_err(|error| stored(&error))?.config;
-            *said = Said { text: now.text().to_owned(), config };
+        if !file.exists() {
+            return Ok(None);
+        }
+        if file.text() != said.text
+            && let Some(config) = file.last()?
+        {
+            *said = Said { text: file.text().to_owned(), config };
         }
         let new = part(&said.config, change);
         let running = part(&self.running().config, change);
@@ -209,18 +211,13 @@ impl Service {
             Change::VolumeSize { volume, to_bytes, .. } => {
                 return self.resize_by_reload(change, volume, *to_bytes, file).map(Some);
             }
-            other => self.make_now(other, &new, file.as_mut())?,
+            other => self.make_now(other, &new, &mut file)?,
         }
         Ok(Some(describe(change)))
     }
 
     /// Makes a change that waits for nothing but pools and cache devices.
-    fn make_now(
-        &self,
-        change: &Change,
-        new: &Config,
-        file: Option<&mut ConfigFile>,
-    ) -> Result<(), AdminError> {
+    fn make_now(&self, change: &Change, new: &Config, file: &mut StoredConfig) -> Result<(), AdminError> {
         match change {
             // As at a start with such a file: the record of its cache stays.
             Change::PoolRemoved { pool } if self.is_closed(pool) => self.forget_closed(pool, None),
@@ -317,7 +314,6 @@ impl Service {
         drop(file);
         let (name, more, less) = (volume.clone(), added.clone(), removed.clone());
         let promise = Self::ask(&handle, move |pool| pool.change_exports(&name, &more, &less))?;
-        let stopped = || AdminError::new(MessageId::PoolStopped, "the pool stopped meanwhile", "");
         promise.wait().ok_or_else(stopped)??;
         let file = lock(&self.changing);
         if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {

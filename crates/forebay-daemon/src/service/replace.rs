@@ -7,10 +7,9 @@
 //! devices are listed (`forebay_pool::replaced`) before the first byte is copied, so that the
 //! device of the pair that is not in use is erased even after a crash.
 
-use super::pools::{device, length_of_file, stopped};
+use super::errors::{invalid, no_answer, stopped};
+use super::pools::{device, length_of_file};
 use super::records::Allowed;
-use super::settings::{invalid, stored};
-use super::start::check_rules;
 use super::work::End;
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{EventKind, NewEvent};
@@ -259,12 +258,8 @@ impl Service {
         let copy = self.look_at_copy(name, handle).inspect_err(|_| self.undo_copy(name, handle))?;
         let CopyAtEnd { old, new, cache, used, configured: before } = copy;
         let after = change(&before);
-        let mut write = |devices: &[CacheSpec]| match file.as_mut() {
-            Some(file) => {
-                let edit = Edit::SetDevices { pool: name.into(), devices: devices.to_vec() };
-                file.edit(&[edit], &check_rules).map(drop).map_err(|error| stored(&error))
-            }
-            None => Err(invalid(MessageId::DaemonNoConfigFile, "there is no configuration file", "")),
+        let mut write = |devices: &[CacheSpec]| {
+            file.write(&[Edit::SetDevices { pool: name.into(), devices: devices.to_vec() }])
         };
         let counts = Self::ask(handle, |pool| pool.copy_counts());
         let named = counts.and_then(|counts| counts).and_then(|()| write(&after));
@@ -276,8 +271,8 @@ impl Service {
                 // old device in it.
                 let written = write(&before);
                 self.undo_copy(name, handle);
-                let newest = file.as_ref().and_then(|file| file.newest(&check_rules).ok());
-                let pool = newest.as_ref().and_then(|newest| newest.config.pools.get(name));
+                let newest = file.newest().ok().flatten();
+                let pool = newest.as_ref().and_then(|newest| newest.pools.get(name));
                 // It may never have been written.
                 let is_named = pool.is_none_or(|pool| pool.devices.iter().any(|spec| is_at(spec, &new)));
                 return Err(match written {
@@ -343,7 +338,7 @@ impl Service {
     /// changes so that no start, also of another host, accepts the device.
     fn erase(&self, name: &str, handle: &PoolHandle, left: Promise<Device>, pair: &Pair) {
         let (of, path) = (pair.clone(), pair.leaves());
-        let hangs = || super::opening::no_answer(path, ERASE_WITHIN);
+        let hangs = || no_answer(path, ERASE_WITHIN);
         let left = left.wait_or_give_up(ERASE_WITHIN).flatten().ok_or_else(hangs);
         let erased = left.and_then(|left| {
             let work = move |may_wait: &MayWait| replaced::erase_left(may_wait, left, &of);
@@ -379,7 +374,7 @@ impl Service {
         });
         let left = begun.and_then(|promise| match promise.wait_or_give_up(LEAVE_WITHIN) {
             Some(answer) => answer.ok_or_else(stopped)?,
-            None => Err(super::opening::no_answer(pair.stays(), LEAVE_WITHIN)),
+            None => Err(no_answer(pair.stays(), LEAVE_WITHIN)),
         });
         let state_dir = self.running().config.daemon.state_dir.clone();
         let noted = left.and_then(|()| Ok(replaced::left_behind(&MayWait::here(), &state_dir, name, pair)?));
@@ -428,7 +423,7 @@ impl Service {
         let of = pair.clone();
         let work = move |may_wait: &MayWait| replaced::erase_old(may_wait, &of);
         let erased = self.places.within(path, ERASE_WITHIN, work);
-        let erased = erased.map_err(|undone| undone.or(|| super::opening::no_answer(path, ERASE_WITHIN)));
+        let erased = erased.map_err(|undone| undone.or(|| no_answer(path, ERASE_WITHIN)));
         self.note_erased(name, path, pair, erased.and_then(|erased| Ok(erased?)));
     }
 
@@ -580,7 +575,7 @@ impl Service {
         let settled = self.places.within(&place, SETTLED_WITHIN, move |may_wait| {
             replaced::settle(may_wait, &state_dir, &pool, &devices)
         });
-        let late = || super::opening::no_answer(&place, SETTLED_WITHIN);
+        let late = || no_answer(&place, SETTLED_WITHIN);
         for note in settled.map_err(|undone| undone.or(late))?? {
             self.emit(ServiceEvent::Note(MessageId::PoolNote, format!("pool {name}: {note}")));
         }

@@ -6,7 +6,7 @@
 //! configured; a kill after it leaves the volume configured at a path that does not exist. A
 //! failure before that leaves the volume attached and served.
 
-use super::settings::invalid;
+use super::errors::{invalid, no_answer, stopped};
 use super::work::{End, LOOK};
 use super::{Service, lock};
 use forebay_admin::events::EventKind;
@@ -65,7 +65,7 @@ impl Service {
         let (volume, path) = (name.to_owned(), to.to_owned());
         let store = Self::ask(handle, move |pool| pool.store_of(&volume))??;
         let checked = self.places.within(to, LOOK_WITHIN, move |_| store.check_copy(&path));
-        let checked = checked.map_err(|undone| undone.or(|| super::opening::no_answer(to, LOOK_WITHIN)))?;
+        let checked = checked.map_err(|undone| undone.or(|| no_answer(to, LOOK_WITHIN)))?;
         checked.map_err(|error| {
             let id = forebay_offline::message::of_device(&error);
             let what = format!("cannot write the backing file of {name} to another path: {error}");
@@ -109,7 +109,7 @@ impl Service {
                     format!("the backing file of {volume} was not written to another path: {}", error.what);
                 return Err(AdminError { what, hint: hint.into(), ..error }.into());
             }
-            None => return Err(End::Failed(MessageId::PoolStopped, "the pool stopped meanwhile".into())),
+            None => return Err(stopped().into()),
         }
         let name = volume.to_owned();
         // The file has all data. A cache that is being closed may keep its entries of the volume.

@@ -1,19 +1,14 @@
 //! Tunables: queries and changes.
 
 use super::Service;
-use super::start::check_rules;
+use super::errors::invalid;
 use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::{JobKind, JobSpec};
-use forebay_admin::{
-    AdminError, ErrorKind, Leaving, MessageId, SettingInfo, SettingsDone, SettingsRequest, Target,
-};
+use forebay_admin::{AdminError, Leaving, MessageId, SettingInfo, SettingsDone, SettingsRequest, Target};
 use forebay_config::choices::DefaultAction as Choice;
 use forebay_config::rules::DefaultAction;
 use forebay_config::tunables::Applies;
-use forebay_config::{
-    Config, ConfigFile, Edit, EditError, PoolTunables, Scope, Settings, StoreError, VolumeTunables,
-    conflicts, tunables,
-};
+use forebay_config::{Config, Edit, PoolTunables, Scope, Settings, VolumeTunables, conflicts, tunables};
 use forebay_core::{PoolSettings, VolumeSettings};
 use forebay_format::checkpoint::Mode;
 use forebay_pool::shell_word::quoted;
@@ -21,35 +16,6 @@ use std::collections::BTreeMap;
 
 /// Key, old value, new value.
 pub(super) type Changed = Vec<(String, String, String)>;
-
-pub(super) fn invalid(id: MessageId, what: impl ToString, hint: impl ToString) -> AdminError {
-    AdminError::new(id, what, hint).of_kind(ErrorKind::Invalid)
-}
-
-/// Returns the error for the operator when the configuration file cannot be changed.
-pub(super) fn stored(error: &StoreError) -> AdminError {
-    let kind = match error {
-        StoreError::Edit(_) | StoreError::Refused { .. } => ErrorKind::Invalid,
-        StoreError::WrongMeanwhile { .. } | StoreError::Busy { .. } => ErrorKind::Conflict,
-        _ => ErrorKind::Failed,
-    };
-    AdminError::new(error.id(), error, "").of_kind(kind)
-}
-
-/// Removes pools and volumes from the file. Entries that are already missing (the operator edited
-/// the file, and requested a reload) are skipped.
-pub(super) fn take_out(
-    file: &mut ConfigFile,
-    edits: impl IntoIterator<Item = Edit>,
-) -> Result<(), AdminError> {
-    for edit in edits {
-        match file.edit(&[edit], &check_rules) {
-            Err(StoreError::Edit(EditError::NotThere { .. })) | Ok(_) => {}
-            Err(error) => return Err(stored(&error)),
-        }
-    }
-    Ok(())
-}
 
 pub(super) fn default_action(choice: Choice) -> DefaultAction {
     match choice {
@@ -123,23 +89,17 @@ impl Service {
         };
         let (new, changed) = with_changes(&old, &request.set, at_rest)?;
         self.check_conflicts(target, &new)?;
-        let mut persist = file.as_mut().filter(|_| !request.temporary);
         let (mut before, mut stale) = (old, Vec::new());
-        if let Some(file) = &mut persist {
-            let config = file.newest(&check_rules).map_err(|error| stored(&error))?.config;
+        if !request.temporary
+            && let Some(config) = file.newest()?
+        {
             // The file does not have changes that last until the next start.
             before = self.configured(&config, target).unwrap_or(before);
             stale = not_as_wanted(&before, &new, &request.set);
-            file.edit(&edits(target, &new, &stale), &check_rules).map_err(|error| stored(&error))?;
         }
-        if let Err(error) = self.apply_settings(target, &new) {
-            if let Some(file) = persist {
-                // The edit was just written; if it cannot be reverted, the error of the change
-                // takes precedence.
-                let _ = file.edit(&edits(target, &before, &stale), &check_rules);
-            }
-            return Err(error);
-        }
+        file.commit(&edits(target, &new, &stale), &edits(target, &before, &stale), || {
+            self.apply_settings(target, &new)
+        })?;
         self.note_settings(target, new);
         drop(file);
         self.announce(target, &changed);

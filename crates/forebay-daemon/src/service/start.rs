@@ -1,5 +1,6 @@
 //! Opens everything at startup, and stops it.
 
+use super::catalog::StoredConfig;
 use super::locked::Place;
 use super::{Running, Service, Upgrader, lock};
 use crate::api::MetricsPort;
@@ -9,7 +10,7 @@ use forebay_admin::clock::SystemClock;
 use forebay_admin::events::{AlarmKey, EventKind, Hub, HubLimits, NewEvent, Severity};
 use forebay_admin::jobs::{JobId, Jobs, JobsLimits};
 use forebay_admin::{AdminError, MessageId, OpenHow};
-use forebay_config::{Checked, Config, ConfigFile, Diagnostic, RuleTable};
+use forebay_config::{Config, ConfigFile};
 use forebay_core::Drain;
 use forebay_pool::handover::ListenerStore;
 use forebay_pool::{PoolEvent, PoolHandle};
@@ -74,11 +75,6 @@ pub(crate) struct ServiceStart {
     pub(crate) has_api: bool,
 }
 
-/// Checks the rules of the file with the module that defines their meaning.
-pub(super) fn check_rules(volume: &str, tables: &[RuleTable]) -> Vec<Diagnostic> {
-    forebay_config::rule_table::check(volume, tables)
-}
-
 impl Service {
     /// Opens all pools and attaches all volumes.
     ///
@@ -96,7 +92,7 @@ impl Service {
         let service = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             running: RwLock::new(Running { config: start.config.clone(), ..Running::default() }),
-            changing: Mutex::new(start.file),
+            changing: Mutex::new(StoredConfig::new(start.file)),
             hub,
             jobs,
             guards: Arc::default(),
@@ -358,12 +354,4 @@ impl Service {
     pub(crate) fn emit(&self, what: ServiceEvent) {
         (lock(&self.on_event))(what);
     }
-}
-
-/// Reads and checks a configuration file.
-///
-/// # Errors
-/// The file cannot be read, or is wrong; the error lists every problem.
-pub(crate) fn load(path: &std::path::Path) -> Result<(ConfigFile, Checked), forebay_config::StoreError> {
-    ConfigFile::load(path, &check_rules)
 }

@@ -6,7 +6,7 @@
 //! and be the only match. A missing store may be attached later.
 
 use super::Service;
-use super::settings::invalid;
+use super::errors::invalid;
 use forebay_admin::{AdminError, MessageId};
 use forebay_config::device_name::{node_of, stable_name};
 use forebay_config::{PoolSection, VolumeConfig};

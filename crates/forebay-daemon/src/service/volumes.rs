@@ -1,17 +1,17 @@
 //! Volumes: attach, sizes, exports and rules.
 
-use super::info::not_attached;
+use super::catalog::StoredConfig;
+use super::errors::{invalid, not_attached, stopped};
 use super::moved::is_elsewhere;
 use super::moved::told_how;
-use super::settings::{default_action, invalid, stored, take_out};
-use super::start::check_rules;
+use super::settings::default_action;
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent};
 use forebay_admin::{AdminError, DetachHow, ErrorKind, MessageId, RuleRequest, VolumeInfo, VolumeRequest};
 use forebay_config::device_name::{node_of, stable_name};
 use forebay_config::mounts::Problem;
 use forebay_config::rules::{Action, Position, Rule, RuleId, RuleReport, RuleSet};
-use forebay_config::{ConfigFile, Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
+use forebay_config::{Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
 use forebay_core::VolumeSettings;
 use forebay_export::size::ByteSize;
 use forebay_export::uri::BackingUri;
@@ -69,25 +69,19 @@ impl Service {
             None => self.new_volume(&request)?,
         };
         let moved = known.as_ref().filter(|known| known.backing != config.backing);
-        let edit = match (&known, moved) {
-            (None, _) => Some((added(&name, &config), Edit::RemoveVolume { name: name.clone() })),
-            (_, Some(from)) => Some((lies_at(&name, &config), lies_at(&name, from))),
-            _ => None,
+        let (edits, undo) = match (&known, moved) {
+            (None, _) => (vec![added(&name, &config)], vec![Edit::RemoveVolume { name: name.clone() }]),
+            (_, Some(from)) => (vec![lies_at(&name, &config)], vec![lies_at(&name, from)]),
+            _ => (Vec::new(), Vec::new()),
         };
-        if let (Some((edit, _)), Some(file)) = (&edit, file.as_mut()) {
-            file.edit(std::slice::from_ref(edit), &check_rules).map_err(|error| stored(&error))?;
-        }
+        file.write(&edits)?;
         // A hanging store must not block other changes. The hold reserves the name, the store and
         // the pool, and prevents upgrades.
         let hold = self.holds.attach(&name, &config)?;
         drop(file);
         let done = self.attach_configured(&name, &config);
         let mut file = lock(&self.changing);
-        if let (Err(_), Some((_, undo)), Some(file)) = (&done, edit, file.as_mut()) {
-            // The edit was just written; the error of attaching takes precedence.
-            let _ = file.edit(&[undo], &check_rules);
-        }
-        done.map_err(|error| told_how(&name, &config, known.is_some(), error))?;
+        done.map_err(|error| told_how(&name, &config, known.is_some(), file.revert(&undo, error)))?;
         let message = match moved {
             None => format!("{name} is attached"),
             Some(from) => format!(
@@ -251,7 +245,6 @@ impl Service {
         ] {
             self.hub.clear(&AlarmKey::volume(kind, name));
         }
-        let stopped = || AdminError::new(MessageId::PoolStopped, "the pool stopped meanwhile", "");
         let late = || {
             let what = format!(
                 "cannot attach {name}: {} did not answer within {} s",
@@ -288,19 +281,17 @@ impl Service {
                 return Ok(()); // the cache had only data of it
             }
         }
-        if let Some(file) = file.as_mut() {
-            take_out(file, [Edit::RemoveVolume { name: name.into() }]).map_err(|error| {
-                let option = if how == DetachHow::Keep { " --keep" } else { "" };
-                AdminError {
-                    what: format!("{name} is detached, but still in the configuration file: {}", error.what),
-                    hint: format!(
-                        "once the file can be written, remove it: forebay volume detach {}{option}",
-                        quoted(name)
-                    ),
-                    ..error
-                }
-            })?;
-        }
+        file.remove([Edit::RemoveVolume { name: name.into() }]).map_err(|error| {
+            let option = if how == DetachHow::Keep { " --keep" } else { "" };
+            AdminError {
+                what: format!("{name} is detached, but still in the configuration file: {}", error.what),
+                hint: format!(
+                    "once the file can be written, remove it: forebay volume detach {}{option}",
+                    quoted(name)
+                ),
+                ..error
+            }
+        })?;
         self.running_mut().config.volumes.remove(name);
         Ok(())
     }
@@ -358,16 +349,16 @@ impl Service {
     pub(super) fn note_size(&self, name: &str, bytes: u64, whole: bool) -> Result<(), AdminError> {
         let mut file = self.changing()?;
         let known = self.running().config.volumes.get(name).and_then(|volume| volume.size_bytes);
-        let newest = file.as_ref().map(|file| file.newest(&check_rules)).transpose();
-        let newest = newest.map_err(|error| stored(&error))?;
-        let in_file = newest.as_ref().and_then(|newest| newest.config.volumes.get(name)?.size_bytes);
+        let newest = file.newest()?;
+        let in_file = newest.as_ref().and_then(|newest| newest.volumes.get(name)?.size_bytes);
         let is_edited = newest.is_some() && in_file != known;
         if let Some(volume) = self.running_mut().config.volumes.get_mut(name) {
             volume.size_bytes = Some(bytes).filter(|_| !(is_edited && in_file.is_none() && whole));
         }
-        let Some(file) = file.as_mut().filter(|_| !is_edited) else { return Ok(()) };
-        let edit = Edit::SetSize { volume: name.into(), size_bytes: Some(bytes) };
-        file.edit(&[edit], &check_rules).map(drop).map_err(|error| stored(&error))
+        if is_edited {
+            return Ok(());
+        }
+        file.write(&[Edit::SetSize { volume: name.into(), size_bytes: Some(bytes) }])
     }
 
     // --- rules
@@ -392,13 +383,13 @@ impl Service {
         let kept = (!rule.is_transient()).then(|| rule.clone());
         let position = request.position.map_or(Position::Last, Position::At);
         let added = rules.add(rule, position, Instant::now())?;
-        let file_to_write = file.as_mut().filter(|_| kept.is_some());
+        let file_to_write = Some(&mut *file).filter(|_| kept.is_some());
         if let Err(error) = self.keep_rules(volume, &rules, None, file_to_write) {
             let _ = rules.remove(added.id, Instant::now());
             return Err(error);
         }
         let warnings: Vec<String> = added.warnings.iter().map(ToString::to_string).collect();
-        Ok(json!({ "id": added.id, "warnings": warnings, "persistent": kept.is_some() && file.is_some() }))
+        Ok(json!({ "id": added.id, "warnings": warnings, "persistent": kept.is_some() && file.exists() }))
     }
 
     pub(super) fn drop_rule(&self, volume: &str, id: &str) -> Result<(), AdminError> {
@@ -414,7 +405,7 @@ impl Service {
         // Change the file first: a rule that stays there would return at the next start.
         let is_transient = |report: &RuleReport| report.id == id && report.rule.is_transient();
         let writes = !rules.list(Instant::now()).iter().any(is_transient);
-        self.keep_rules(volume, &rules, Some(id), file.as_mut().filter(|_| writes))?;
+        self.keep_rules(volume, &rules, Some(id), Some(&mut *file).filter(|_| writes))?;
         rules.remove(id, Instant::now())?;
         self.release_pins(volume, &rules)
     }
@@ -440,15 +431,14 @@ impl Service {
         volume: &str,
         rules: &RuleSet,
         without: Option<RuleId>,
-        file: Option<&mut ConfigFile>,
+        file: Option<&mut StoredConfig>,
     ) -> Result<(), AdminError> {
         let lasting = rules.list(Instant::now()).into_iter();
         let lasting = lasting.filter(|report| !report.rule.is_transient() && Some(report.id) != without);
         let tables: Vec<RuleTable> = lasting.map(|report| table(&report.rule)).collect();
         if let Some(file) = file {
             self.check_rules_read(volume, file)?;
-            let edit = Edit::ReplaceRules { volume: volume.into(), rules: tables.clone() };
-            file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
+            file.write(&[Edit::ReplaceRules { volume: volume.into(), rules: tables.clone() }])?;
         }
         if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {
             config.rules = tables;
@@ -457,9 +447,9 @@ impl Service {
     }
 
     /// Checks that the file has the rules that the daemon knows.
-    fn check_rules_read(&self, volume: &str, file: &ConfigFile) -> Result<(), AdminError> {
-        let newest = file.newest(&check_rules).map_err(|error| stored(&error))?;
-        let in_file = newest.config.volumes.get(volume).map(|volume| &volume.rules);
+    fn check_rules_read(&self, volume: &str, file: &StoredConfig) -> Result<(), AdminError> {
+        let Some(newest) = file.newest()? else { return Ok(()) };
+        let in_file = newest.volumes.get(volume).map(|volume| &volume.rules);
         let running = self.running();
         match in_file == running.config.volumes.get(volume).map(|volume| &volume.rules) {
             true => Ok(()),

@@ -4,6 +4,7 @@
 //! between steps whether it should stop. The engine destages dirty blocks; a job only requests it
 //! and monitors progress.
 
+use super::errors::{not_in_file, stopped};
 use super::saving::{self, detached_text};
 use super::{Service, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent};
@@ -102,12 +103,6 @@ fn not_writable(volume: &str, why: &str) -> End {
     )
 }
 
-/// The change was made, but writing it into the configuration failed.
-pub(super) fn not_in_file(so: &str, error: AdminError) -> AdminError {
-    let what = format!("{so}, but the configuration file has the old state: {}", error.what);
-    AdminError { what, ..error }
-}
-
 impl Service {
     /// Starts jobs when their turn comes; returns when the daemon stops.
     pub(super) fn begin_jobs(self: Arc<Self>) {
@@ -190,9 +185,7 @@ impl Service {
         let mut undone = false;
         loop {
             if let Some(answer) = promise.try_wait(LOOK) {
-                let result = answer.ok_or_else(|| {
-                    End::Failed(MessageId::PoolStopped, "the pool stopped meanwhile".into())
-                })?;
+                let result = answer.ok_or_else(stopped)?;
                 return if undone && result.is_err() { Err(End::Stopped) } else { Ok(result) };
             }
             if lock(&self.work).stopping {
@@ -478,9 +471,7 @@ impl Service {
         let is_ahead = ahead.is_some();
         if absent.is_some() && how != DetachHow::Keep {
             let promise = Self::ask(handle, move |pool| pool.discard_absent(&name))?;
-            promise.wait().unwrap_or_else(|| {
-                Err(AdminError::new(MessageId::PoolStopped, "the pool stopped meanwhile", ""))
-            })?;
+            promise.wait().ok_or_else(stopped)??;
         }
         self.forget_volume(volume, how)?;
         let message = match (is_ahead, how) {
@@ -542,7 +533,7 @@ impl Service {
             Some(Ok(())) => Ok(()),
             Some(Err(_)) if self.should_stop(id) => Err(End::Stopped),
             Some(Err(error)) => Err(error.into()),
-            None => Err(End::Failed(MessageId::PoolStopped, "the pool stopped meanwhile".into())),
+            None => Err(stopped().into()),
         }
     }
 
@@ -563,8 +554,7 @@ impl Service {
             }
             progress = Self::ask(&handle, |pool| pool.scrub_progress())?;
         };
-        let Scrubbed { report, complete, lost } = result
-            .ok_or_else(|| End::Failed(MessageId::PoolStopped, "the pool stopped meanwhile".into()))??;
+        let Scrubbed { report, complete, lost } = result.ok_or_else(stopped)??;
         self.compared(id, 0, report.damaged_blocks);
         match complete {
             false if self.should_stop(id) => Err(End::Stopped),
