@@ -116,7 +116,17 @@ impl Service {
             PoolEvent::ClientRefused { .. } => {
                 self.hub.publish(NewEvent::new(EventKind::ClientRefused, text).pool(pool));
             }
-            _ => {}
+            // Lines of the log only.
+            PoolEvent::Note(..)
+            | PoolEvent::Opened { .. }
+            | PoolEvent::DeviceBack { last: false, .. }
+            | PoolEvent::PathFound { last: false, .. }
+            | PoolEvent::Ready { .. }
+            | PoolEvent::Detached { .. }
+            | PoolEvent::Stopping
+            | PoolEvent::BeforeStop { .. }
+            | PoolEvent::GivenUp { .. }
+            | PoolEvent::NotClosed { .. } => {}
         }
     }
 }
