@@ -189,7 +189,7 @@ mod tests {
     use super::*;
     use forebay_admin::Admin;
     use forebay_admin::events::{Delivery, Filter, Received, Start};
-    use forebay_pool::handover::{Inheritance, ListenerStore};
+    use forebay_pool::handover::{HandoverSockets, ListenerStore};
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::path::Path;
@@ -324,7 +324,7 @@ mod tests {
         let listeners: Vec<_> = service.give_metrics_away().into_iter().collect();
         let mut waits = connect(&at);
         write!(waits, "GET /metrics HTTP/1.1\r\nConnection: close\r\n{HOST}\r\n").unwrap();
-        store.put_back(Inheritance { listeners, guests: Vec::new() });
+        store.put_back(HandoverSockets { listeners, guests: Vec::new() });
         service.open_metrics();
         service.serve_metrics();
         assert!(hears(waits).contains(STATE));

@@ -4,12 +4,12 @@
 //! [`Service::go_on`].
 
 use super::{Service, lock};
-use crate::upgrade::Duties;
+use crate::upgrade::HandoverManifest;
 use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::JobFilter;
 use forebay_admin::{AdminError, MessageId, UpgradeBegun, UpgradeInfo, VolumeState};
 use forebay_config::{Config, ConfigFile};
-use forebay_pool::handover::Inheritance;
+use forebay_pool::handover::HandoverSockets;
 use forebay_pool::{Pool, PoolHandle, Promise, PromiseSender};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,8 +36,8 @@ pub(crate) type UpgradeAnswer = PromiseSender<Result<UpgradeBegun, AdminError>>;
 pub(crate) type Upgrader = Box<dyn Fn(UpgradeAnswer) + Send + Sync>;
 
 /// State that a service leaves behind after the handover.
-pub(crate) struct Estate {
-    pub(crate) inheritance: Inheritance,
+pub(crate) struct HandoverState {
+    pub(crate) sockets: HandoverSockets,
     /// Why a successor cannot have the pools: one is not closed, so its devices are not free.
     pub(crate) unclosed: Option<String>,
     /// The configuration with live changes, regardless of the present file.
@@ -180,31 +180,31 @@ impl Service {
     ///
     /// # Errors
     /// A client or pool does not quiesce. Service continues then.
-    pub(crate) fn hand_over(&self) -> Result<(Estate, Duties), AdminError> {
+    pub(crate) fn hand_over(&self) -> Result<(HandoverState, HandoverManifest), AdminError> {
         let mut changing = lock(&self.changing);
         lock(&self.work).passed_on = true;
         let pools = self.pool_handles();
-        let duties = match self.quiesce_pools(&pools) {
-            Ok(duties) => duties,
+        let manifest = match self.quiesce_pools(&pools) {
+            Ok(manifest) => manifest,
             Err(error) => {
                 lock(&self.work).passed_on = false;
                 self.go_on();
                 return Err(error);
             }
         };
-        let mut inheritance = Inheritance::default();
+        let mut sockets = HandoverSockets::default();
         for (_, pool) in &pools {
-            // No time limit: sockets missing from the inheritance would be closed. A pool that has
+            // No time limit: sockets missing here would be closed. A pool that has
             // ended has no clients.
-            inheritance.append(pool.ask_and_wait(Pool::hand_over).unwrap_or_default());
+            sockets.append(pool.ask_and_wait(Pool::hand_over).unwrap_or_default());
         }
         // A change in progress when the API ended may have opened it again.
-        inheritance.listeners.extend(self.give_metrics_away());
+        sockets.listeners.extend(self.give_metrics_away());
         let config = self.running().config.clone();
         let file = changing.take();
         drop(changing);
         let unclosed = self.close_within(&self.begin_stop(), CLOSE_WITHIN);
-        Ok((Estate { inheritance, unclosed, config, file }, duties))
+        Ok((HandoverState { sockets, unclosed, config, file }, manifest))
     }
 
     /// Waits for pools that were requested to stop; reports those that have not.
@@ -229,14 +229,14 @@ impl Service {
         Some(format!("pool {late} was not closed within {} s: a device hangs, or is slow", within.as_secs()))
     }
 
-    fn quiesce_pools(&self, pools: &[(String, Arc<PoolHandle>)]) -> Result<Duties, AdminError> {
+    fn quiesce_pools(&self, pools: &[(String, Arc<PoolHandle>)]) -> Result<HandoverManifest, AdminError> {
         self.check_upgradable()?;
         // The next process to open the pools, perhaps this one, must be able to record them.
         self.check_recordable()?;
-        let duties = self.duties()?;
+        let manifest = self.manifest()?;
         Self::quiesce(pools)?;
         self.check_upgradable()?; // a cache may have failed meanwhile
-        Ok(duties)
+        Ok(manifest)
     }
 
     fn quiesce(pools: &[(String, Arc<PoolHandle>)]) -> Result<(), AdminError> {
@@ -270,7 +270,7 @@ impl Service {
         });
     }
 
-    /// Lets all clients continue that were held, or came with an inheritance.
+    /// Lets all clients continue that were held, or came from a predecessor.
     pub(crate) fn go_on(&self) {
         self.listener_store.go_on();
         for (_, pool) in self.pool_handles() {
@@ -278,11 +278,11 @@ impl Service {
         }
     }
 
-    /// Returns the duties at the time when clients begin to wait.
-    fn duties(&self) -> Result<Duties, AdminError> {
+    /// Returns the manifest at the time when clients begin to wait.
+    fn manifest(&self) -> Result<HandoverManifest, AdminError> {
         let volumes = self.volumes_that_are_served()?;
         let quiesced_since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Ok(Duties {
+        Ok(HandoverManifest {
             volumes,
             passed: self.listener_store.has_passed(),
             quiesced_since_unix_ns: u64::try_from(quiesced_since.as_nanos()).unwrap_or(u64::MAX),
@@ -312,10 +312,10 @@ impl Service {
     ///
     /// # Errors
     /// The volume that is not served, and why.
-    pub(crate) fn check_duties(&self, duties: &Duties) -> Result<(), String> {
+    pub(crate) fn check_manifest(&self, manifest: &HandoverManifest) -> Result<(), String> {
         let serving = self.volumes_that_are_served().map_err(|error| error.what)?;
         let configured = self.running().config.volumes.clone();
-        for name in duties.volumes.iter().filter(|name| configured.contains_key(*name)) {
+        for name in manifest.volumes.iter().filter(|name| configured.contains_key(*name)) {
             if !serving.contains(name) {
                 let alarms = self.hub.alarms();
                 let why: Vec<&str> = alarms.iter().map(|alarm| alarm.message.as_str()).collect();

@@ -1,7 +1,7 @@
 //! Imports an exported pool: puts its devices in order, checks that the operator has confirmed the
-//! local resources that it uses (`confirm`), finds the backing stores of its volumes (`stores`),
-//! and writes both with their settings into the configuration in one step. Then it opens them as at
-//! a start.
+//! local resources that it uses (`confirm`), finds the backing stores of its volumes
+//! (`import_backing`), and writes both with their settings into the configuration in one step. Then
+//! it opens them as at a start.
 //!
 //! If the daemon ends before that step, nothing has changed. After it, the next start opens the
 //! configured pool. Opening the cache invalidates the settings on it
@@ -11,9 +11,9 @@ use super::Service;
 use super::catalog::StoredConfig;
 use super::confirm::{self, Named};
 use super::errors::{invalid, no_answer};
+use super::import_backing::Wanted;
 use super::info::warning_infos;
 use super::records::Allowed;
-use super::stores::Wanted;
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::{AdminError, ImportInfo, ImportRequest, ImportedVolume, MessageId};
 use forebay_config::device_name::stable_name;

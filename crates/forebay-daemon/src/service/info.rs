@@ -47,10 +47,9 @@ impl Service {
     pub(super) fn pool_info_of(&self, name: &str, snapshot: &PoolSnapshot) -> PoolInfo {
         let recorded = {
             let running = self.running();
-            running
-                .entries
-                .get(name)
-                .map(|entry| super::closed::recorded_info(&entry.record(), &running.config.daemon.state_dir))
+            running.entries.get(name).map(|entry| {
+                super::unopened_pools::recorded_info(&entry.record(), &running.config.daemon.state_dir)
+            })
         };
         PoolInfo {
             name: name.into(),

@@ -13,46 +13,46 @@
 //! Files: `catalog` (the configuration file and changes of it), `errors` (that several operations
 //! return), `start` (opening everything at startup, stopping it), `pools`, `mirror` (mirrored
 //! ones), `replace` (another device for a healthy one), `export` and `import` (moving a pool to and
-//! from another host), `confirm` (the operator's decisions on an imported pool), `stores` (its
-//! backing stores), `volumes`, `holds`, `settings`, `daemon_settings` (of the daemon itself),
+//! from another host), `confirm` (the operator's decisions on an imported pool), `import_backing`
+//! (its backing stores), `volumes`, `holds`, `settings`, `daemon_settings` (of the daemon itself),
 //! `reload`, `work`, `saving` (detaching a volume whose file was unlinked), `absent` (volumes that
-//! are not attached), `closed` (pools that are not open), `opening` (cache devices, which may
-//! hang), `locked` (devices that are missing or held by another process), `handover` (handing
-//! everything over to a successor), `info` (state reports), `looks` (pools that do not answer),
-//! `wear` (of the flash), `metrics` (for Prometheus), `event_bridge` (turns reports of pools into
-//! events and alarms).
+//! are not attached), `unopened_pools` (pools that are not open), `opening` (cache devices, which
+//! may hang), `deferred_open` (devices that are missing or held by another process), `handover`
+//! (handing everything over to a successor), `info` (state reports), `pool_query` (pools that do
+//! not answer), `wear` (of the flash), `metrics` (for Prometheus), `event_bridge` (turns reports of
+//! pools into events and alarms).
 
 mod absent;
 mod advice;
 mod catalog;
-mod closed;
 mod confirm;
 mod daemon_settings;
+mod deferred_open;
 mod errors;
 mod event_bridge;
 mod export;
 mod handover;
 mod holds;
 mod import;
+mod import_backing;
 mod info;
 mod job_numbers;
-mod leaving;
-mod locked;
-mod looks;
 mod metrics;
 mod mirror;
-mod moved;
 mod opening;
+mod pool_query;
+mod pool_removal;
 mod pools;
 mod recording;
 mod records;
 mod reload;
+mod relocated_backing;
 mod replace;
 mod saving;
 mod settings;
 mod start;
-mod stores;
 mod telling;
+mod unopened_pools;
 mod volumes;
 mod wear;
 mod work;
@@ -80,7 +80,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 pub(crate) use catalog::load;
-pub(crate) use handover::{Estate, UpgradeAnswer, Upgrader};
+pub(crate) use handover::{HandoverState, UpgradeAnswer, Upgrader};
 pub(crate) use start::{ServiceEvent, ServiceStart};
 
 /// Locks a mutex even if a thread panicked while it held it: the guarded state changes in single
@@ -139,10 +139,10 @@ pub(crate) struct Service {
     /// Volumes that an operation holds exclusively.
     holds: holds::Holds,
     /// Pools and volumes that are retried until their devices can be opened.
-    locked: Mutex<locked::Locked>,
+    locked: Mutex<deferred_open::Locked>,
     /// Those of them that are only late so far, each with the error to report if its device does
     /// not appear.
-    late: Mutex<BTreeMap<locked::Place, AdminError>>,
+    late: Mutex<BTreeMap<deferred_open::Place, AdminError>>,
     /// Mirrored pools that cannot be opened with one device: the only one found is stale.
     need_both: Mutex<BTreeSet<String>>,
     /// Job numbers that later starts do not reuse.

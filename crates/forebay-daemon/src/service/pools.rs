@@ -1,9 +1,9 @@
 //! Pools: create, open, grow, shrink and close.
 
 use super::catalog::StoredConfig;
+use super::deferred_open::Place;
 use super::errors::{invalid, no_answer, not_in_file, stopped};
 use super::event_bridge::reporter;
-use super::locked::Place;
 use super::opening::{NotJoined, Opening};
 use super::records::Allowed;
 use super::{Service, ServiceEvent};

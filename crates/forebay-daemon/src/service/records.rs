@@ -163,7 +163,7 @@ impl Service {
             }
             if last.elapsed() >= FOLLOW_EVERY {
                 let names: Vec<String> = service.running().pools.keys().cloned().collect();
-                service.tell_silent_pools(super::looks::ALARM_AFTER);
+                service.tell_silent_pools(super::pool_query::ALARM_AFTER);
                 names.iter().for_each(|name| service.raise_record(name));
                 last = Instant::now();
             }

@@ -6,8 +6,8 @@
 //! are only started there: as a job, or with a hold on the volume (`holds`).
 
 use super::catalog::StoredConfig;
+use super::deferred_open::Place;
 use super::errors::stopped;
-use super::locked::Place;
 use super::records::Allowed;
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{EventKind, NewEvent};

@@ -1,7 +1,7 @@
 //! Opens everything at startup, and stops it.
 
 use super::catalog::StoredConfig;
-use super::locked::Place;
+use super::deferred_open::Place;
 use super::{Running, Service, Upgrader, lock};
 use crate::api::MetricsPort;
 use crate::log_level::LogThreshold;

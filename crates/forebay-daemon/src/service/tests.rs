@@ -5,7 +5,7 @@ use forebay_admin::MessageId;
 use forebay_admin::Taking;
 use forebay_admin::events::{EventKind, Severity};
 use forebay_admin::{DetachHow, DeviceRequest, VolumeState};
-use forebay_pool::handover::Inheritance;
+use forebay_pool::handover::HandoverSockets;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -144,22 +144,22 @@ fn changes_hands(io: &str) {
     // One request and half of another one: the rest comes after the handover.
     let (read, later) = (request(0, 2), request(0, 3));
     client.write_all(&later[..10]).unwrap();
-    let (estate, duties) = service.hand_over().unwrap();
+    let (state, manifest) = service.hand_over().unwrap();
     assert_eq!(stranger.read(&mut [0]).unwrap(), 0, "who has not chosen an export cannot be passed on");
     let late = service.reload_file().unwrap_err();
     assert_eq!(late.kind, ErrorKind::Unavailable, "a change that comes too late: {late:?}");
     let late = service.begin_job(JobSpec::volume(JobKind::Flush, "a", "a")).unwrap_err();
     assert_eq!(late.kind, ErrorKind::Unavailable, "a job that comes too late: {late:?}");
-    assert_eq!(duties.volumes, ["a".to_owned(), "b".to_owned()].into());
-    let Inheritance { listeners, guests } = estate.inheritance;
+    assert_eq!(manifest.volumes, ["a".to_owned(), "b".to_owned()].into());
+    let HandoverSockets { listeners, guests } = state.sockets;
     assert_eq!((listeners.len(), guests.len()), (2, 1));
     assert!(guests[0].unread.len() <= 10, "what is not here is still in the socket");
     client.write_all(&later[10..]).unwrap();
     client.write_all(&read).unwrap();
     drop(service);
-    let listeners = Arc::new(ListenerStore::parked(Inheritance { listeners, guests }, None, false));
+    let listeners = Arc::new(ListenerStore::parked(HandoverSockets { listeners, guests }, None, false));
     let service = start(folder.path(), Arc::clone(&listeners), io);
-    service.check_duties(&duties).unwrap();
+    service.check_manifest(&manifest).unwrap();
     client.set_nonblocking(true).unwrap();
     assert!(client.read(&mut [0]).is_err(), "nothing moves before the word to go on");
     client.set_nonblocking(false).unwrap();
@@ -181,15 +181,15 @@ fn a_connection_goes_on_only_with_the_volume_that_it_had() {
     let mut service = start(folder.path(), Arc::default(), "auto");
     for (kept, change) in [(false, "volume"), (false, "smaller"), (true, "larger")] {
         let mut client = greet(folder.path());
-        let (mut estate, _) = service.hand_over().unwrap();
-        let guests = &mut estate.inheritance.guests;
+        let (mut state, _) = service.hand_over().unwrap();
+        let guests = &mut state.sockets.guests;
         assert_eq!((guests.len(), guests[0].size_bytes), (1, 1 << 20));
         match change {
             "volume" => guests[0].volume.push('x'), // as if the names of two exports had been swapped in the file
             "smaller" => guests[0].size_bytes += 512,
             _ => guests[0].size_bytes -= 512,
         }
-        let listeners = Arc::new(ListenerStore::parked(estate.inheritance, None, false));
+        let listeners = Arc::new(ListenerStore::parked(state.sockets, None, false));
         service = start(folder.path(), Arc::clone(&listeners), "auto");
         service.go_on();
         listeners.close_rest();
@@ -207,20 +207,20 @@ fn a_connection_goes_on_only_with_the_volume_that_it_had() {
 fn a_successor_that_gives_up_leaves_socket_files_where_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
-    let (estate, _) = service.hand_over().unwrap();
-    let Inheritance { listeners, .. } = estate.inheritance;
+    let (state, _) = service.hand_over().unwrap();
+    let HandoverSockets { listeners, .. } = state.sockets;
     let copies = listeners.iter().map(|listener| forebay_pool::handover::Listener {
         endpoint: listener.endpoint.clone(),
         fd: listener.fd.try_clone().unwrap(),
     });
-    let copies = Inheritance { listeners: copies.collect(), guests: Vec::new() };
+    let copies = HandoverSockets { listeners: copies.collect(), guests: Vec::new() };
     let successor = start(folder.path(), Arc::new(ListenerStore::parked(copies, None, false)), "auto");
     // A client that connects now reaches the predecessor.
     let mut waits = UnixStream::connect(folder.path().join("a.sock")).unwrap();
     assert!(successor.stop().is_empty());
     assert!(["a.sock", "b.sock"].iter().all(|name| folder.path().join(name).exists()));
     let store: Arc<ListenerStore> = Arc::default();
-    store.put_back(Inheritance { listeners, guests: Vec::new() });
+    store.put_back(HandoverSockets { listeners, guests: Vec::new() });
     let service = start(folder.path(), store, "auto");
     waits.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     hears(&mut waits, 18);
@@ -719,7 +719,7 @@ fn a_volume_that_is_refused_for_what_its_store_has_is_not_tried_again() {
     let tried = |kind| {
         let refused =
             AdminError::new(MessageId::BackingNotAnswering, "cannot attach a", "do something").of_kind(kind);
-        service.try_again_if_locked(super::locked::Place::Volume("a".into()), refused).hint
+        service.try_again_if_locked(super::deferred_open::Place::Volume("a".into()), refused).hint
     };
     assert_eq!(tried(ErrorKind::Conflict), "do something");
     assert!(lock(&service.locked).is_empty());
@@ -731,7 +731,9 @@ fn a_volume_that_is_refused_for_what_its_store_has_is_not_tried_again() {
 fn what_was_taken_out_meanwhile_has_no_alarm() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
-    for gone in [super::locked::Place::Pool("gone".into()), super::locked::Place::Volume("gone".into())] {
+    for gone in
+        [super::deferred_open::Place::Pool("gone".into()), super::deferred_open::Place::Volume("gone".into())]
+    {
         assert!(!service.open_again(&gone), "it would be tried again");
         assert_eq!(service.hub.alarms(), []);
     }

@@ -2,8 +2,8 @@
 
 use super::catalog::StoredConfig;
 use super::errors::{invalid, not_attached, stopped};
-use super::moved::is_elsewhere;
-use super::moved::told_how;
+use super::relocated_backing::is_elsewhere;
+use super::relocated_backing::told_how;
 use super::settings::default_action;
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent};

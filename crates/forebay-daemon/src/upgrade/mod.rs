@@ -34,7 +34,7 @@ use std::collections::BTreeSet;
 
 /// The volumes and sockets that a predecessor has served, and its successor must serve too.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Duties {
+pub(crate) struct HandoverManifest {
     /// Volumes.
     pub(crate) volumes: BTreeSet<String>,
     /// The service manager passed the sockets, so the daemon must not remove their files.

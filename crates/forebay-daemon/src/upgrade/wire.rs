@@ -4,7 +4,7 @@
 //! A message is JSON, to which later versions may add fields, then a line feed and, for a
 //! connection, the unread bytes. Each socket is sent with the message about it, one per message.
 
-use super::Duties;
+use super::HandoverManifest;
 use forebay_export::nbd::handshake::Contexts;
 use forebay_export::nbd::reply::Replier;
 use forebay_export::uri::Endpoint;
@@ -65,7 +65,7 @@ pub(super) enum Message {
         contexts: [bool; 2],
     },
     /// End of the sockets; the pools are closed.
-    Open(Duties),
+    Open(HandoverManifest),
     /// The successor serves everything, and waits for `GoOn`.
     Ready,
     /// The successor cannot take over, and ends.

@@ -6,7 +6,7 @@
 //! the volume is attached.
 
 use super::Service;
-use super::stores::compare;
+use super::import_backing::compare;
 use forebay_admin::events::EventKind;
 use forebay_admin::{AdminError, MessageId};
 use forebay_config::VolumeConfig;
