@@ -1,6 +1,7 @@
 //! Predicted effect of other cache sizes, and its value in time.
 
 use super::Service;
+use super::pool_query::ask;
 use forebay_admin::{AdminError, AdviceInfo, AdviceSize, Target};
 use forebay_core::{CURVE_EIGHTHS, MissRatioCurve};
 use forebay_format::BLOCK_BYTES;
@@ -19,7 +20,7 @@ impl Service {
             }
         };
         let asked = volume.clone();
-        let found = Self::ask(&handle, move |pool| {
+        let found = ask(&handle, move |pool| {
             let id = if asked.is_empty() { None } else { Some(pool.find(&asked)?) };
             let capacity = pool.snapshot().capacity_blocks;
             Some((pool.miss_ratio_curve(id, hours), capacity, pool.statistics()))

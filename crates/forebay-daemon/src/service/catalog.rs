@@ -1,4 +1,5 @@
-//! The configuration file, and the rule for changing it (decisions 0008, 0082).
+//! The configuration: the file, what is in effect of it, and the rule for changing both (decisions
+//! 0008, 0082).
 //!
 //! A change is written into the file before it takes effect. If it then fails, the file is edited
 //! back. A kill in between leaves the change in the file: the next start, or a repeated command,
@@ -6,9 +7,17 @@
 //!
 //! `forebay run` has no file: there a change only takes effect.
 
-use forebay_admin::{AdminError, ErrorKind};
-use forebay_config::{Checked, Config, ConfigFile, Diagnostic, Edit, EditError, RuleTable, StoreError};
-use std::path::Path;
+use super::lock;
+use forebay_admin::{AdminError, ErrorKind, MessageId, Target};
+use forebay_config::choices::Mirror;
+use forebay_config::device_name::node_of;
+use forebay_config::{
+    CacheSpec, Checked, Config, ConfigFile, DaemonConfig, Diagnostic, Edit, EditError, PoolConfig, RuleTable,
+    Settings, StoreError, VolumeConfig,
+};
+use forebay_pool::cache_device::is_same;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Reads and checks a configuration file.
 ///
@@ -33,16 +42,214 @@ fn stored(error: &StoreError) -> AdminError {
     AdminError::new(error.id(), error, "").of_kind(kind)
 }
 
+/// The configuration: the file, and what is in effect of it, with changes until the next start.
+///
+/// A method locks the running configuration only for itself, except for [`Self::config`].
+#[derive(Debug)]
+pub(super) struct Catalog {
+    /// Held by the thread that makes a change.
+    file: Mutex<StoredConfig>,
+    running: RwLock<Config>,
+    /// Path of the file in messages; `None` for `forebay run`.
+    path: Option<String>,
+}
+
+impl Catalog {
+    pub(super) fn new(config: Config, file: Option<ConfigFile>, path: Option<String>) -> Self {
+        Self { file: Mutex::new(StoredConfig(file)), running: RwLock::new(config), path }
+    }
+
+    /// Returns the right to make a change, once no other thread has it.
+    pub(super) fn lock_file(&self) -> MutexGuard<'_, StoredConfig> {
+        lock(&self.file)
+    }
+
+    /// Returns the path of the file in messages; `None` for `forebay run`.
+    pub(super) fn path(&self) -> Option<&str> {
+        self.path.as_deref()
+    }
+
+    /// Returns the running configuration. A thread that has it uses no other method of the catalog.
+    pub(super) fn config(&self) -> RwLockReadGuard<'_, Config> {
+        self.running.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn config_mut(&self) -> RwLockWriteGuard<'_, Config> {
+        self.running.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the directory of the cache records.
+    pub(super) fn state_dir(&self) -> PathBuf {
+        self.config().daemon.state_dir.clone()
+    }
+
+    // --- pools
+
+    pub(super) fn has_pool(&self, name: &str) -> bool {
+        self.config().pools.contains_key(name)
+    }
+
+    pub(super) fn devices_of(&self, pool: &str) -> Vec<CacheSpec> {
+        self.config().pools.get(pool).map_or_else(Vec::new, |pool| pool.devices.clone())
+    }
+
+    pub(super) fn is_mirrored(&self, pool: &str) -> bool {
+        self.config().pools.get(pool).is_some_and(|pool| pool.tunables().mirror == Mirror::On)
+    }
+
+    pub(super) fn volumes_of(&self, pool: &str) -> Vec<String> {
+        let config = self.config();
+        let ours = config.volumes.iter().filter(|(_, volume)| volume.pool == pool);
+        ours.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Returns the configuration of a pool and of its volumes.
+    ///
+    /// # Errors
+    /// There is no such pool.
+    pub(super) fn with_volumes(
+        &self,
+        name: &str,
+    ) -> Result<(PoolConfig, Vec<(String, VolumeConfig)>), AdminError> {
+        let running = self.config();
+        let known: Vec<&str> = running.pools.keys().map(String::as_str).collect();
+        let config = running.pools.get(name).cloned();
+        let config =
+            config.ok_or_else(|| AdminError::not_found(MessageId::PoolUnknown, "pool", name, &known))?;
+        let ours = running.volumes.iter().filter(|(_, volume)| volume.pool == name);
+        Ok((config, ours.map(|(name, volume)| (name.clone(), volume.clone())).collect()))
+    }
+
+    pub(super) fn put_pool(&self, name: &str, pool: PoolConfig) {
+        self.config_mut().pools.insert(name.into(), pool);
+    }
+
+    pub(super) fn set_devices(&self, pool: &str, devices: Vec<CacheSpec>) {
+        if let Some(pool) = self.config_mut().pools.get_mut(pool) {
+            pool.devices = devices;
+        }
+    }
+
+    /// Removes a pool and its volumes.
+    pub(super) fn remove_pool(&self, name: &str) {
+        let mut running = self.config_mut();
+        running.pools.remove(name);
+        running.volumes.retain(|_, volume| volume.pool != name);
+    }
+
+    /// Takes the sections of a pool and its volumes from the file instead of the ones that the
+    /// daemon read last: the operator may have added a key, or another device.
+    pub(super) fn take_sections(&self, pool: &str, new: &Config) {
+        let is_ours = |volume: &VolumeConfig| volume.pool == pool;
+        let mut running = self.config_mut();
+        if let (Some(known), Some(now)) = (running.pools.get_mut(pool), new.pools.get(pool)) {
+            known.clone_from(now);
+        }
+        for (volume, known) in running.volumes.iter_mut().filter(|(_, known)| is_ours(known)) {
+            if let Some(now) = new.volumes.get(volume).filter(|now| is_ours(now)) {
+                known.clone_from(now);
+            }
+        }
+    }
+
+    // --- volumes
+
+    pub(super) fn volume(&self, name: &str) -> Option<VolumeConfig> {
+        self.config().volumes.get(name).cloned()
+    }
+
+    pub(super) fn has_volume(&self, name: &str) -> bool {
+        self.config().volumes.contains_key(name)
+    }
+
+    /// Returns the pool that a volume is configured for.
+    pub(super) fn pool_of(&self, volume: &str) -> Option<String> {
+        self.config().volumes.get(volume).map(|volume| volume.pool.clone())
+    }
+
+    pub(super) fn put_volume(&self, name: &str, volume: VolumeConfig) {
+        self.config_mut().volumes.insert(name.into(), volume);
+    }
+
+    pub(super) fn remove_volume(&self, name: &str) {
+        self.config_mut().volumes.remove(name);
+    }
+
+    /// Changes a volume, if it is configured.
+    pub(super) fn change_volume(&self, name: &str, change: impl FnOnce(&mut VolumeConfig)) {
+        self.config_mut().volumes.get_mut(name).map(change);
+    }
+
+    /// Notes tunables in effect.
+    pub(super) fn note_settings(&self, target: Target<'_>, new: Settings) {
+        let mut running = self.config_mut();
+        let known = match target {
+            Target::Pool(name) => running.pools.get_mut(name).map(|pool| &mut pool.settings),
+            Target::Volume(name) => running.volumes.get_mut(name).map(|volume| &mut volume.settings),
+        };
+        if let Some(known) = known {
+            *known = new;
+        }
+    }
+
+    // --- devices
+
+    /// Returns the configured user of a device or file, open or not, in words.
+    pub(super) fn user_of(&self, path: &Path) -> Option<String> {
+        let (pools, volumes) = {
+            let running = self.config();
+            (running.pools.clone(), running.volumes.clone())
+        };
+        let is_at = |spec: &CacheSpec| spec.path == path || is_same(&spec.path, path);
+        let of_pool = pools.iter().find(|(_, pool)| pool.devices.iter().any(is_at));
+        let of_volume = || volumes.iter().find(|(_, volume)| is_same(volume.backing.path(), path));
+        match of_pool {
+            Some((name, _)) => Some(format!("a cache device of pool {name}")),
+            None => of_volume().map(|(name, _)| format!("the backing store of volume {name}")),
+        }
+    }
+
+    /// Adopts other names of the same devices in the file.
+    pub(super) fn take_names(&self, new: &Config) {
+        let mut running = self.config_mut();
+        for (name, pool) in &mut running.pools {
+            for (device, named) in
+                pool.devices.iter_mut().zip(new.pools.get(name).iter().flat_map(|new| &new.devices))
+            {
+                if node_of(&device.path) == node_of(&named.path) {
+                    device.path.clone_from(&named.path);
+                }
+            }
+        }
+        for (name, volume) in &mut running.volumes {
+            let named = new.volumes.get(name).map(|new| &new.backing);
+            if let Some(named) = named.filter(|named| node_of(named.path()) == node_of(volume.backing.path()))
+            {
+                volume.backing.clone_from(named);
+            }
+        }
+    }
+
+    // --- the daemon itself
+
+    /// Adopts certificates and allow lists.
+    pub(super) fn take_guards(&self, new: &Config) {
+        let mut running = self.config_mut();
+        running.tls.clone_from(&new.tls);
+        running.access.clone_from(&new.access);
+    }
+
+    /// Changes settings of the daemon itself.
+    pub(super) fn change_daemon(&self, change: impl FnOnce(&mut DaemonConfig)) {
+        change(&mut self.config_mut().daemon);
+    }
+}
+
 /// The configuration file, if there is one.
 #[derive(Debug)]
 pub(super) struct StoredConfig(Option<ConfigFile>);
 
 impl StoredConfig {
-    /// Returns the given file; `None` for `forebay run`.
-    pub(super) fn new(file: Option<ConfigFile>) -> Self {
-        Self(file)
-    }
-
     /// Returns the file, which the successor of this service uses.
     pub(super) fn take(&mut self) -> Option<ConfigFile> {
         self.0.take()
@@ -170,7 +377,7 @@ mod tests {
     fn file_in(folder: &Path) -> (StoredConfig, PathBuf) {
         let path = folder.join("forebay.toml");
         std::fs::write(&path, "[pool.a]\ndevices = [\"/flash\"]\n").unwrap();
-        (StoredConfig::new(Some(load(&path).unwrap().0)), path)
+        (StoredConfig(Some(load(&path).unwrap().0)), path)
     }
 
     fn survivors(value: &str) -> [Edit; 1] {

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 
 impl Service {
     pub(super) fn daemon_setting_infos(&self) -> BTreeMap<String, SettingInfo> {
-        let daemon = self.running().config.daemon.clone();
+        let daemon = self.catalog.config().daemon.clone();
         let info = |(key, value): (&Key, String)| {
             let info = SettingInfo {
                 value,
@@ -33,7 +33,7 @@ impl Service {
     /// Changes settings of the daemon: all of them or none.
     pub(super) fn change_daemon(&self, request: &SettingsRequest) -> Result<SettingsDone, AdminError> {
         let mut file = self.changing()?;
-        let old = self.running().config.daemon.clone();
+        let old = self.catalog.config().daemon.clone();
         let mut new = old.clone();
         if request.set.is_empty() {
             return Err(invalid(MessageId::SettingMissing, "no setting is given", "give KEY=VALUE"));
@@ -69,7 +69,7 @@ impl Service {
     fn apply_daemon(&self, new: &DaemonConfig) -> Result<(), AdminError> {
         self.listen_for_metrics(new.metrics_listen)?;
         self.log_threshold.set(new.log_level);
-        self.running_mut().config.daemon.log_level = new.log_level;
+        self.catalog.change_daemon(|daemon| daemon.log_level = new.log_level);
         Ok(())
     }
 
@@ -80,7 +80,7 @@ impl Service {
     pub(super) fn listen_for_metrics(&self, wanted: Option<SocketAddr>) -> Result<(), AdminError> {
         let Some(me) = self.me.upgrade() else { return Ok(()) };
         self.metrics.change(wanted, me.services()).map_err(|error| not_listening(&error))?;
-        self.running_mut().config.daemon.metrics_listen = wanted;
+        self.catalog.change_daemon(|daemon| daemon.metrics_listen = wanted);
         self.tell_of_metrics();
         Ok(())
     }
@@ -88,7 +88,7 @@ impl Service {
     /// Opens the configured port, for [`Service::serve_metrics`]. If that fails, the daemon serves
     /// without it.
     pub(crate) fn open_metrics(&self) {
-        let wanted = self.running().config.daemon.metrics_listen;
+        let wanted = self.catalog.config().daemon.metrics_listen;
         if let Some(wanted) = wanted
             && let Err(error) = self.metrics.open(wanted)
         {
@@ -127,7 +127,7 @@ impl Service {
 
     /// Reports that the configured address is not in effect: a reload retries it.
     fn refuse_metrics(&self, error: &ApiError) {
-        self.running_mut().config.daemon.metrics_listen = None;
+        self.catalog.change_daemon(|daemon| daemon.metrics_listen = None);
         let error = not_listening(error);
         let message = format!("{}; {}; then: forebay reload", error.what, error.hint);
         self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::ConfigRefused), message.clone()));

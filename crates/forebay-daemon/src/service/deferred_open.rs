@@ -23,7 +23,6 @@ use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, Severity};
 use forebay_admin::{AdminError, ErrorKind, MessageId, VolumeRequest};
 use forebay_config::CacheSpec;
-use forebay_config::choices::Mirror;
 use forebay_io::{Device, DeviceError, DeviceOptions};
 use forebay_pool::MayWait;
 use forebay_pool::register::of_pool;
@@ -141,7 +140,7 @@ impl Service {
     pub(super) fn to_be_awaited(&self, pool: &str) -> Option<AdminError> {
         let place = Place::Pool(pool.to_owned());
         let left = self.patience_until.saturating_duration_since(Instant::now());
-        if left.is_zero() || !self.is_mirrored(pool) {
+        if left.is_zero() || !self.catalog.is_mirrored(pool) {
             return None;
         }
         self.hindrance(&place)?;
@@ -185,22 +184,17 @@ impl Service {
         }
     }
 
-    fn is_mirrored(&self, pool: &str) -> bool {
-        let running = self.running();
-        running.config.pools.get(pool).is_some_and(|pool| pool.tunables().mirror == Mirror::On)
-    }
-
     /// Returns the reason why a pool or volume cannot be opened now, as text for the alarm.
     fn hindrance(&self, place: &Place) -> Option<&'static str> {
         let found: Vec<&'static str> = match place {
             Place::Volume(name) => {
-                let backing = self.running().config.volumes.get(name)?.backing.path().to_owned();
+                let backing = self.catalog.config().volumes.get(name)?.backing.path().to_owned();
                 return self.why_not_opened(&backing);
             }
             Place::Pool(name) => {
                 let (devices, state_dir) = {
-                    let running = self.running();
-                    (running.config.pools.get(name)?.devices.clone(), running.config.daemon.state_dir.clone())
+                    let config = self.catalog.config();
+                    (config.pools.get(name)?.devices.clone(), config.daemon.state_dir.clone())
                 };
                 let is_recorded = || of_pool(&state_dir, name).is_ok_and(|records| !records.is_empty());
                 // Do not wait for a file that is yet to be created.
@@ -209,7 +203,7 @@ impl Service {
                 let awaited = devices.iter().filter(|spec| !is_to_be_made(spec));
                 let found: Vec<_> = awaited.filter_map(|spec| self.why_not_opened(&spec.path)).collect();
                 let is_patient = Instant::now() < self.patience_until;
-                if self.is_mirrored(name)
+                if self.catalog.is_mirrored(name)
                     && !is_patient
                     && !found.contains(&HELD)
                     && found.len() < devices.len()
@@ -251,12 +245,9 @@ impl Service {
         let waiting = lock(&self.locked).clone();
         for place in waiting {
             let wanted = match &place {
-                Place::Pool(name) => {
-                    let running = self.running();
-                    running.config.pools.contains_key(name) && !running.pools.contains_key(name)
-                }
+                Place::Pool(name) => self.is_closed(name),
                 Place::Volume(name) => {
-                    let known = self.running().config.volumes.get(name).map(|volume| volume.pool.clone());
+                    let known = self.catalog.pool_of(name);
                     known.is_some_and(|pool| self.handle(&pool).is_ok()) && self.attached(name).is_err()
                 }
             };
@@ -312,10 +303,10 @@ impl Service {
     /// the removal clears its alarms afterwards, permanently. Returns true if it raised the alarm.
     pub(super) fn raise_if_configured(&self, place: &Place, message: &str) -> bool {
         // Held until the alarm is raised, so that the removal clears it after that.
-        let running = self.running();
+        let config = self.catalog.config();
         let is_configured = match place {
-            Place::Pool(name) => running.config.pools.contains_key(name),
-            Place::Volume(name) => running.config.volumes.contains_key(name),
+            Place::Pool(name) => config.pools.contains_key(name),
+            Place::Volume(name) => config.volumes.contains_key(name),
         };
         if is_configured {
             self.hub.raise(place.alarm(), Severity::Error, message);

@@ -8,6 +8,7 @@
 
 use super::catalog::StoredConfig;
 use super::errors::{conflict, no_answer};
+use super::pool_query::ask;
 use super::work::{End, Until};
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
@@ -55,7 +56,7 @@ impl Service {
                 format!("replace it: forebay pool replace {name} --device PATH[:SIZE]"),
             ));
         }
-        Self::ask(&*self.handle(name)?, |pool| pool.check_paths("export"))??;
+        ask(&*self.handle(name)?, |pool| pool.check_paths("export"))??;
         self.holds.check_pool_free(name)?;
         // From the file, not from the running state: a change meant to last until the next start
         // ends here.
@@ -85,7 +86,7 @@ impl Service {
     /// open its block devices.
     fn await_all_unused(handle: &PoolHandle) -> Result<Claims, AdminError> {
         let mut claims = Claims::new();
-        for volume in Self::ask(handle, |pool| pool.names())? {
+        for volume in ask(handle, |pool| pool.names())? {
             let unused = Self::await_unused(handle, &volume);
             claims.extend(unused.map_err(|users| users.refuse("export", &volume))?);
         }
@@ -95,7 +96,7 @@ impl Service {
     /// Runs the job.
     pub(super) fn export(&self, id: JobId, name: &str, drain: bool, force: bool) -> Result<(), End> {
         let handle = self.handle(name)?;
-        let volumes = Self::ask(&handle, |pool| pool.names())?;
+        let volumes = ask(&handle, |pool| pool.names())?;
         let drained = if drain { self.drain_all(id, &handle, &volumes) } else { Ok(()) };
         let left = drained.and_then(|()| {
             self.phase(id, Phase::Applying);
@@ -111,7 +112,7 @@ impl Service {
     fn drain_all(&self, id: JobId, handle: &PoolHandle, volumes: &[String]) -> Result<(), End> {
         for volume in volumes {
             let volume = volume.clone();
-            Self::ask(handle, move |pool| pool.begin_draining(&volume))??;
+            ask(handle, move |pool| pool.begin_draining(&volume))??;
         }
         volumes.iter().try_for_each(|volume| self.watch_drain(id, handle, volume, Until::Empty))
     }
@@ -129,7 +130,7 @@ impl Service {
                 Self::await_all_unused(handle)?
             }
         };
-        let facts = Self::ask(handle, |pool| pool.facts())?;
+        let facts = ask(handle, |pool| pool.facts())?;
         let (cache, _) = facts.ok_or_else(|| {
             conflict(
                 MessageId::Event(EventKind::CacheFailed),
@@ -139,11 +140,11 @@ impl Service {
         })?;
         let lost_bytes = self.pool_info(name)?.lost_bytes;
         let devices = self.pool_snapshot(name)?.devices.into_iter().map(|(path, _)| path).collect();
-        let absent = Self::ask(handle, |pool| pool.absent())?;
+        let absent = ask(handle, |pool| pool.absent())?;
         self.stop_for_good(name, handle, force, claims)?;
         let closed = handle.stop().map_err(AdminError::from);
         let written = closed.and_then(|()| self.write_settings(cache, devices, text, key));
-        let entry = self.running().entries.get(name).cloned();
+        let entry = self.pools.entry(name);
         let recorded = written.and_then(|()| self.begin_leaving(entry.as_deref(), &[]));
         let forgotten = recorded.and_then(|()| file.write(&section.removed()));
         if let Err(error) = forgotten {
@@ -171,10 +172,10 @@ impl Service {
         force: bool,
         claims: Claims,
     ) -> Result<(), AdminError> {
-        let taken = self.running_mut().pools.remove(name);
-        let stops = Self::ask(handle, move |pool| pool.stop_for_good(force, claims)).and_then(|stops| stops);
+        let taken = self.pools.remove(name);
+        let stops = ask(handle, move |pool| pool.stop_for_good(force, claims)).and_then(|stops| stops);
         if stops.is_err() {
-            self.running_mut().pools.extend(taken.map(|taken| (name.to_owned(), taken)));
+            taken.into_iter().for_each(|taken| self.pools.put_back(name, taken));
         }
         stops
     }
@@ -195,7 +196,7 @@ impl Service {
 
     /// Reopens a pool that was stopped for an export, and reports the outcome.
     fn bring_back(&self, name: &str) -> String {
-        self.running_mut().entries.remove(name);
+        self.pools.remove_entry(name);
         let Err(error) = self.open_with_volumes(name, OpenHow::default()) else {
             return "the pool was opened again".into();
         };
@@ -218,16 +219,13 @@ impl Service {
     }
 
     fn forget_exported(&self, name: &str, volumes: &[String], goes_along: &str) {
-        let entry = {
-            let mut running = self.running_mut();
-            running.made.remove(name);
-            running.config.pools.remove(name);
-            running.config.volumes.retain(|_, volume| volume.pool != name);
-            volumes.iter().for_each(|volume| drop(running.rules.remove(volume)));
-            running.entries.remove(name)
-        };
+        self.pools.keep_made(name);
+        self.catalog.remove_pool(name);
+        volumes.iter().for_each(|volume| self.attached_volumes.remove(volume));
         // If the daemon is killed before this, the next start finishes it.
-        if let Some(Err(why)) = entry.map(|entry| entry.remove(&MayWait::here(), false)) {
+        if let Some(Err(why)) =
+            self.pools.remove_entry(name).map(|entry| entry.remove(&MayWait::here(), false))
+        {
             self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
                 "pool {name} is exported, but the record of its cache is not removed: {why}; the next start \
                  tries again"

@@ -3,6 +3,7 @@
 //! Until [`Service::hand_over`] has closed the pools, service can resume unchanged:
 //! [`Service::go_on`].
 
+use super::pool_query::ask;
 use super::{Service, lock};
 use crate::upgrade::HandoverManifest;
 use forebay_admin::events::{EventKind, NewEvent};
@@ -94,8 +95,8 @@ impl Service {
         if let Err(held) = self.holds.check_all_free() {
             return Err(conflict(MessageId::UpgradeBlocked, held.what, &held.hint));
         }
-        for (name, pool) in self.pool_handles() {
-            let snapshot = Self::ask(&pool, |pool| pool.snapshot())?;
+        for (name, pool) in self.pools.all() {
+            let snapshot = ask(&pool, |pool| pool.snapshot())?;
             if snapshot.fenced {
                 // Closing the pool, and its clients with it, would wait for the end of the rescue;
                 // and if data is lost and the device is not recognized, neither a successor nor
@@ -110,8 +111,8 @@ impl Service {
                 ));
             }
             // A successor opens everything by its path.
-            Self::ask(&pool, |pool| pool.check_paths("hand over"))??;
-            if Self::ask(&pool, |pool| pool.has_mounts())? {
+            ask(&pool, |pool| pool.check_paths("hand over"))??;
+            if ask(&pool, |pool| pool.has_mounts())? {
                 return Err(conflict(
                     MessageId::UpgradeBlocked,
                     format!(
@@ -120,7 +121,7 @@ impl Service {
                     "unmount the file systems on them, stop the daemon and start it again",
                 ));
             }
-            if Self::ask(&pool, |pool| pool.has_guests())? {
+            if ask(&pool, |pool| pool.has_guests())? {
                 return Err(conflict(
                     MessageId::UpgradeBlocked,
                     format!(
@@ -159,7 +160,7 @@ impl Service {
     pub(crate) fn moved_admin_socket(&self) -> Option<String> {
         let file = self.changing().ok()?;
         let newest = file.newest().ok()??.daemon.admin_socket;
-        let now = self.running().config.daemon.admin_socket.clone();
+        let now = self.catalog.config().daemon.admin_socket.clone();
         Some(newest).filter(|newest| *newest != now).map(|newest| newest.display().to_string())
     }
 
@@ -171,19 +172,14 @@ impl Service {
         self.hub.publish(NewEvent::new(EventKind::DaemonUpgradeFailed, text));
     }
 
-    pub(super) fn pool_handles(&self) -> Vec<(String, Arc<PoolHandle>)> {
-        let running = self.running();
-        running.pools.iter().map(|(name, pool)| (name.clone(), Arc::clone(pool))).collect()
-    }
-
     /// Quiesces all clients, closes the pools and hands everything over.
     ///
     /// # Errors
     /// A client or pool does not quiesce. Service continues then.
     pub(crate) fn hand_over(&self) -> Result<(HandoverState, HandoverManifest), AdminError> {
-        let mut changing = lock(&self.changing);
+        let mut changing = self.catalog.lock_file();
         lock(&self.work).passed_on = true;
-        let pools = self.pool_handles();
+        let pools = self.pools.all();
         let manifest = match self.quiesce_pools(&pools) {
             Ok(manifest) => manifest,
             Err(error) => {
@@ -200,7 +196,7 @@ impl Service {
         }
         // A change in progress when the API ended may have opened it again.
         sockets.listeners.extend(self.give_metrics_away());
-        let config = self.running().config.clone();
+        let config = self.catalog.config().clone();
         let file = changing.take();
         drop(changing);
         let unclosed = self.close_within(&self.begin_stop(), CLOSE_WITHIN);
@@ -240,16 +236,16 @@ impl Service {
     }
 
     fn quiesce(pools: &[(String, Arc<PoolHandle>)]) -> Result<(), AdminError> {
-        let began = pools.iter().map(|(name, pool)| Ok((name, pool, Self::ask(pool, Pool::quiesce)?)));
+        let began = pools.iter().map(|(name, pool)| Ok((name, pool, ask(pool, Pool::quiesce)?)));
         let mut busy: Vec<(&String, &Arc<PoolHandle>, Promise<()>)> =
             began.collect::<Result<_, AdminError>>()?;
         Self::await_quiesced(&mut busy, GREET_WITHIN);
         for (_, pool, _) in &busy {
-            Self::ask(pool, Pool::cut_greetings)?;
+            ask(pool, Pool::cut_greetings)?;
         }
         Self::await_quiesced(&mut busy, QUIESCE_WITHIN);
         for (_, pool, _) in &busy {
-            Self::ask(pool, Pool::cut_busy)?;
+            ask(pool, Pool::cut_busy)?;
         }
         Self::await_quiesced(&mut busy, CUT_WITHIN);
         match busy.first() {
@@ -273,7 +269,7 @@ impl Service {
     /// Lets all clients continue that were held, or came from a predecessor.
     pub(crate) fn go_on(&self) {
         self.listener_store.go_on();
-        for (_, pool) in self.pool_handles() {
+        for (_, pool) in self.pools.all() {
             let _ = pool.ask(Pool::go_on); // one that has ended has no clients
         }
     }
@@ -314,7 +310,7 @@ impl Service {
     /// The volume that is not served, and why.
     pub(crate) fn check_manifest(&self, manifest: &HandoverManifest) -> Result<(), String> {
         let serving = self.volumes_that_are_served().map_err(|error| error.what)?;
-        let configured = self.running().config.volumes.clone();
+        let configured = self.catalog.config().volumes.clone();
         for name in manifest.volumes.iter().filter(|name| configured.contains_key(*name)) {
             if !serving.contains(name) {
                 let alarms = self.hub.alarms();

@@ -7,7 +7,7 @@
 //!
 //! Invariants
 //! - A volume is held from before its pool is asked to attach it, to detach it, or to change its
-//!   exports, until the configuration file and [`super::Running::config`] have the result.
+//!   exports, until the configuration file and the running configuration have the result.
 //! - The devices of a pool are held while a replacement for one of them is opened, until a job
 //!   takes it over.
 //! - Holds are taken under [`Service::changing`].

@@ -13,6 +13,7 @@ use super::confirm::{self, Named};
 use super::errors::{invalid, no_answer};
 use super::import_backing::Wanted;
 use super::info::warning_infos;
+use super::pool_query::ask;
 use super::records::Allowed;
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::{AdminError, ImportInfo, ImportRequest, ImportedVolume, MessageId};
@@ -67,7 +68,7 @@ impl Service {
             volume.lost_bytes = info.map_or(0, |info| info.lost_bytes);
         }
         let handle = self.handle(&section.name)?;
-        let (absent, served) = Self::ask(&handle, |pool| (pool.absent(), pool.names()))?;
+        let (absent, served) = ask(&handle, |pool| (pool.absent(), pool.names()))?;
         info.absent = self.absent_of(&section.name, absent, &served);
         info.absent.retain(|absent| section.volumes.iter().all(|(name, _)| *name != absent.name));
         let message = format!("pool {} is imported from host {}", section.name, found.copy.host);
@@ -174,15 +175,15 @@ impl Service {
             None => section,
         };
         let taken = |id, what: &str, hint: &str| Err(AdminError::new(id, what, hint));
-        let running = self.running();
-        if running.config.pools.contains_key(&section.name) {
+        let config = self.catalog.config();
+        if config.pools.contains_key(&section.name) {
             return taken(
                 MessageId::PoolExists,
                 &format!("pool {} already exists", section.name),
                 "give the imported pool another name: --pool NAME",
             );
         }
-        let has = |name: &String| running.config.volumes.contains_key(name);
+        let has = |name: &String| config.volumes.contains_key(name);
         if let Some((volume, _)) = section.volumes.iter().find(|(name, _)| has(name)) {
             let hint = format!(
                 "a volume keeps its name, which is stored in the cache: detach the existing volume, forebay \
@@ -230,10 +231,9 @@ impl Service {
         {
             return Err(file.revert(&section.removed(), error.clone()));
         }
-        {
-            let mut running = self.running_mut();
-            running.config.pools.insert(name.clone(), section.pool.clone());
-            running.config.volumes.extend(section.volumes.iter().cloned());
+        self.catalog.put_pool(name, section.pool.clone());
+        for (volume, config) in &section.volumes {
+            self.catalog.put_volume(volume, config.clone());
         }
         opened.map_err(|error| {
             self.hub.raise(AlarmKey::pool(EventKind::PoolFailed, name), Severity::Error, &error.what);

@@ -73,10 +73,10 @@ impl Service {
     }
 
     fn keep_number(&self, next: u64) -> bool {
-        if self.config_path.is_none() {
+        if self.catalog.path().is_none() {
             return false; // `forebay run` begins with 1
         }
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         let kept =
             self.places.within(&file(&state_dir), WITHIN, move |may_wait| keep(may_wait, &state_dir, next));
         matches!(kept, Ok(Ok(())))

@@ -18,7 +18,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl Service {
     pub(super) fn metrics_text(&self, form: MetricsForm) -> Result<String, AdminError> {
-        let looked = self.look_at_all(|pool| (pool.snapshot(), pool.statistics()));
+        let looked = self.pools.look_at_all(|pool| (pool.snapshot(), pool.statistics()));
         let (mut reports, mut states) = (Vec::new(), States::new());
         for (name, (snapshot, statistics)) in looked.answers {
             reports.extend(statistics.into_iter().map(Snapshot::report));
@@ -47,15 +47,15 @@ impl Service {
 
     /// Adds configured pools and volumes that are not served.
     fn add_what_is_not_served(&self, states: &mut States) {
-        let running = self.running();
-        for (name, pool) in &running.config.pools {
-            if !running.pools.contains_key(name) {
+        let config = self.catalog.config();
+        for (name, pool) in &config.pools {
+            if !self.pools.contains(name) {
                 states.pool_state.add(of_pool(name, &[("state", "closed")]), 1_u64);
             }
             let limit = f64::from(pool.tunables().dirty_limit_pct) / 100.0;
             states.dirty_limit.add(of_pool(name, &[]), limit);
         }
-        for (name, volume) in &running.config.volumes {
+        for (name, volume) in &config.volumes {
             if !states.has(&volume.pool, name) {
                 states.untold(&volume.pool, name, VolumeState::Absent);
             }

@@ -5,12 +5,12 @@
 
 use super::catalog::StoredConfig;
 use super::errors::invalid;
+use super::pool_query::ask;
 use super::records::Allowed;
 use super::{Service, ServiceEvent};
 use forebay_admin::Taking;
 use forebay_admin::jobs::{JobKind, JobSpec};
 use forebay_admin::{AdminError, ErrorKind, MessageId, PoolInfo};
-use forebay_config::choices::Mirror;
 use forebay_config::{CacheSpec, Edit};
 use forebay_export::size::ByteSize;
 use forebay_pool::cache_device::new_tag;
@@ -38,8 +38,7 @@ impl Service {
 
     /// Checks the number of devices of a new cache: two if the pool is mirrored.
     pub(super) fn check_devices_wanted(&self, name: &str, given: usize) -> Result<(), AdminError> {
-        let mirrored = self.running().config.pools.get(name).map(|pool| pool.tunables().mirror);
-        match (mirrored == Some(Mirror::On), given) {
+        match (self.catalog.is_mirrored(name), given) {
             (true, 2) | (false, 1) => Ok(()),
             (true, _) => Err(invalid(
                 MessageId::PoolBothFailed,
@@ -78,7 +77,7 @@ impl Service {
             return Err(too_small(spec, bytes));
         }
         Self::let_go(&handle)?;
-        let (config, _) = self.with_volumes(name)?;
+        let (config, _) = self.catalog.with_volumes(name)?;
         let allowed = Allowed::to_create(taking);
         let opened = self.open_unused(spec, self.opening(name, &config, allowed))?;
         if opened.size_bytes() < bytes {
@@ -89,15 +88,13 @@ impl Service {
         })??;
         let tag = new_tag()?;
         let survivor = mirror.state.out.and_then(|out| mirror.paths[usize::from(1 - out)].as_deref());
-        let old = self.devices_of(name);
+        let old = self.catalog.devices_of(name);
         let new = devices_after(&old, survivor, spec);
         let edit = |devices| [Edit::SetDevices { pool: name.into(), devices }];
         file.commit(&edit(new.clone()), &edit(old), || {
-            Self::ask(&handle, move |pool| pool.replace_member(opened, tag))?
+            ask(&handle, move |pool| pool.replace_member(opened, tag))?
         })?;
-        if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
-            pool.devices = new;
-        }
+        self.catalog.set_devices(name, new);
         self.watch_rebuild(name);
         self.pool_info(name)
     }
@@ -106,17 +103,13 @@ impl Service {
     fn let_go(handle: &PoolHandle) -> Result<(), AdminError> {
         let since = Instant::now();
         loop {
-            match Self::ask(handle, |pool| pool.let_go_of_member())? {
+            match ask(handle, |pool| pool.let_go_of_member())? {
                 Err(error) if error.kind == ErrorKind::Unavailable && since.elapsed() < TIMEOUT => {
                     std::thread::sleep(LOOK);
                 }
                 other => return other,
             }
         }
-    }
-
-    fn devices_of(&self, name: &str) -> Vec<CacheSpec> {
-        self.running().config.pools.get(name).map_or_else(Vec::new, |pool| pool.devices.clone())
     }
 
     /// Starts a job for the rebuild of a device, which shows its progress and can end it.

@@ -24,6 +24,7 @@
 
 mod absent;
 mod advice;
+mod attached_volumes;
 mod catalog;
 mod confirm;
 mod daemon_settings;
@@ -37,8 +38,10 @@ mod import;
 mod import_backing;
 mod info;
 mod job_numbers;
+mod locking;
 mod metrics;
 mod mirror;
+mod open_pools;
 mod opening;
 mod pool_query;
 mod pool_removal;
@@ -61,58 +64,37 @@ use crate::api::MetricsPort;
 use forebay_admin::events::{AlarmKey, EventKind, Filter, Hub};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use forebay_admin::{
-    Admin, AdminError, AdviceInfo, AlarmTested, DaemonInfo, DetachRequest, ErrorKind, EventHistory,
-    ExportRequest, GrowRequest, ImportInfo, ImportRequest, JobInfo, LossInfo, MessageId, MetricsForm,
-    OpenHow, PoolInfo, PoolRequest, RatesOfAll, RecordRequest, ReloadDone, ReplaceRequest, RuleRequest,
-    ScrubRequest, SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, TraceSender,
-    UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
+    Admin, AdminError, AdviceInfo, AlarmTested, DaemonInfo, DetachRequest, EventHistory, ExportRequest,
+    GrowRequest, ImportInfo, ImportRequest, JobInfo, LossInfo, MessageId, MetricsForm, OpenHow, PoolInfo,
+    PoolRequest, RatesOfAll, RecordRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest,
+    SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, TraceSender, UpgradeBegun,
+    UpgradeInfo, VolumeInfo, VolumeRequest,
 };
-use forebay_config::Config;
-use forebay_config::rules::RuleSet;
+use forebay_pool::PoolHandle;
 use forebay_pool::guard::GuardBook;
 use forebay_pool::handover::ListenerStore;
-use forebay_pool::register::Entry;
-use forebay_pool::{Pool, PoolGone, PoolHandle};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
+
+use attached_volumes::AttachedVolumes;
+use catalog::{Catalog, StoredConfig};
+use locking::lock;
+use open_pools::OpenPools;
+use pool_query::ask;
 
 pub(crate) use catalog::load;
 pub(crate) use handover::{HandoverState, UpgradeAnswer, Upgrader};
 pub(crate) use start::{ServiceEvent, ServiceStart};
 
-/// Locks a mutex even if a thread panicked while it held it: the guarded state changes in single
-/// steps.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The running pools and the configuration.
-#[derive(Debug, Default)]
-struct Running {
-    pools: BTreeMap<String, Arc<PoolHandle>>,
-    /// Records of the caches of open pools.
-    entries: BTreeMap<String, Arc<Entry>>,
-    /// Cache files created since the start.
-    made: BTreeMap<String, Vec<PathBuf>>,
-    /// The configuration, with live changes.
-    config: Config,
-    /// Rules of attached volumes.
-    rules: BTreeMap<String, Arc<RuleSet>>,
-    /// Identities in the former cache of volumes that are about to be attached to a new one. Their
-    /// block devices (`ublk:`), which are found by these identities, may still be in use.
-    identities: BTreeMap<String, [u8; 16]>,
-}
-
 /// See the top of this file.
 pub(crate) struct Service {
     /// Reference to itself, for reporters.
     me: Weak<Self>,
-    running: RwLock<Running>,
-    /// The configuration file; held during changes.
-    changing: Mutex<catalog::StoredConfig>,
+    catalog: Catalog,
+    pools: OpenPools,
+    attached_volumes: AttachedVolumes,
     hub: Hub,
     jobs: Jobs,
     /// Certificates and allow lists by name.
@@ -154,71 +136,47 @@ pub(crate) struct Service {
     /// Known wear of cache devices.
     wear: Mutex<crate::wear::Wear>,
     started_unix_s: u64,
-    config_path: Option<String>,
     log_threshold: crate::log_level::LogThreshold,
     /// Receives lines for the log.
     on_event: Mutex<Box<dyn FnMut(ServiceEvent) + Send>>,
 }
 
 impl Service {
-    fn running(&self) -> std::sync::RwLockReadGuard<'_, Running> {
-        self.running.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn running_mut(&self) -> std::sync::RwLockWriteGuard<'_, Running> {
-        self.running.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// # Errors
     /// Another process has the pools, or is about to have them: a change here would be lost, or
     /// open a pool that this process does not own.
-    fn changing(&self) -> Result<MutexGuard<'_, catalog::StoredConfig>, AdminError> {
-        let file = lock(&self.changing);
+    fn changing(&self) -> Result<MutexGuard<'_, StoredConfig>, AdminError> {
+        let file = self.catalog.lock_file();
         lock(&self.work).check_not_passed_on()?;
         Ok(file)
     }
 
     /// Returns a running pool.
     fn handle(&self, pool: &str) -> Result<Arc<PoolHandle>, AdminError> {
-        let running = self.running();
-        running.pools.get(pool).cloned().ok_or_else(|| {
-            if running.config.pools.contains_key(pool) {
-                let why = self
-                    .hub
-                    .alarms()
-                    .into_iter()
-                    .find(|alarm| alarm.key == AlarmKey::pool(EventKind::PoolFailed, pool));
-                let why = why.map_or_else(String::new, |alarm| format!(": {}", alarm.message));
+        self.pools.get(pool).ok_or_else(|| {
+            if self.catalog.has_pool(pool) {
+                let why = self.message_of(&AlarmKey::pool(EventKind::PoolFailed, pool));
+                let why = why.map_or_else(String::new, |message| format!(": {message}"));
                 let what = format!("pool {pool} is configured, but not open{why}");
                 return AdminError::new(MessageId::PoolNotOpen, what, format!("forebay pool open {pool}"));
             }
-            let known: Vec<&str> = running.pools.keys().map(String::as_str).collect();
+            let open = self.pools.names();
+            let known: Vec<&str> = open.iter().map(String::as_str).collect();
             AdminError::not_found(MessageId::PoolUnknown, "pool", pool, &known)
         })
     }
 
     /// Returns the pool of a configured volume, and its name.
     fn pool_of(&self, volume: &str) -> Result<(String, Arc<PoolHandle>), AdminError> {
-        let pool = {
-            let running = self.running();
-            let found = running.config.volumes.get(volume);
-            found.map(|found| found.pool.clone()).ok_or_else(|| {
-                let known: Vec<&str> = running.config.volumes.keys().map(String::as_str).collect();
-                self.kept_apart(volume).unwrap_or_else(|| {
-                    AdminError::not_found(MessageId::VolumeUnknown, "volume", volume, &known)
-                })
-            })?
-        };
+        let pool = self.catalog.pool_of(volume).ok_or_else(|| {
+            self.kept_apart(volume).unwrap_or_else(|| {
+                let config = self.catalog.config();
+                let known: Vec<&str> = config.volumes.keys().map(String::as_str).collect();
+                AdminError::not_found(MessageId::VolumeUnknown, "volume", volume, &known)
+            })
+        })?;
         let handle = self.handle(&pool)?;
         Ok((pool, handle))
-    }
-
-    /// Runs a closure in a pool and returns its result.
-    fn ask<T: Send + 'static>(
-        handle: &PoolHandle,
-        what: impl FnOnce(&mut Pool) -> T + Send + 'static,
-    ) -> Result<T, AdminError> {
-        handle.ask(what).map_err(gone)
     }
 
     fn begin_job(&self, spec: JobSpec) -> Result<JobInfo, AdminError> {
@@ -241,25 +199,16 @@ impl Service {
     }
 }
 
-fn gone(error: PoolGone) -> AdminError {
-    let id = match error {
-        PoolGone::Stopped => MessageId::PoolStopped,
-        PoolGone::Late | PoolGone::Silent | PoolGone::Stuck => MessageId::Event(EventKind::PoolNotAnswering),
-    };
-    AdminError::new(id, error, "look at the log of the daemon").of_kind(ErrorKind::Unavailable)
-}
-
 impl Admin for Service {
     fn daemon(&self) -> DaemonInfo {
-        let running = self.running();
         DaemonInfo {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             started_unix_s: self.started_unix_s,
-            config: self.config_path.clone(),
+            config: self.catalog.path().map(str::to_owned),
             resident_bytes: forebay_pool::meter::resident_bytes(),
-            pools: running.pools.keys().cloned().collect(),
-            volumes: running.config.volumes.keys().cloned().collect(),
+            pools: self.pools.names(),
+            volumes: self.catalog.config().volumes.keys().cloned().collect(),
             metrics: self.metrics.address().map(|address| address.to_string()),
             upgrade: lock(&self.upgraded).clone(),
         }
@@ -274,7 +223,7 @@ impl Admin for Service {
     }
 
     fn pools(&self) -> Result<Vec<PoolInfo>, AdminError> {
-        let looked = self.look_at_all(|pool| pool.snapshot());
+        let looked = self.pools.look_at_all(|pool| pool.snapshot());
         let mut all: Vec<PoolInfo> =
             looked.answers.iter().map(|(name, snapshot)| self.pool_info_of(name, snapshot)).collect();
         all.extend(looked.silent.iter().map(|name| self.silent_info(name)));
@@ -370,7 +319,7 @@ impl Admin for Service {
         self.holds.check_free(name)?;
         let (pool, handle, bytes) = self.size_wanted(name, size)?;
         let volume = name.to_owned();
-        if !force && Self::ask(&handle, move |pool| pool.is_smaller(&volume, bytes))? {
+        if !force && ask(&handle, move |pool| pool.is_smaller(&volume, bytes))? {
             let unused = Self::await_unused(&handle, name);
             drop(unused.map_err(|users| users.refuse("shrink", name))?);
         }

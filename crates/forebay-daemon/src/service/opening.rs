@@ -5,6 +5,7 @@
 //! removed.
 
 use super::errors::{no_answer, stopped};
+use super::pool_query::ask;
 use super::records::{Allowed, unmake};
 use super::{Service, pools};
 use forebay_admin::{AdminError, MessageId};
@@ -179,19 +180,19 @@ impl Service {
         spec: &CacheSpec,
         device: Device,
     ) -> Result<(), NotJoined> {
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         replaced::forget(&MayWait::here(), &state_dir, name, &spec.path).map_err(AdminError::from)?;
         let random = forebay_pool::cache_device::random_uuid().map_err(AdminError::from)?;
         let tag = random.iter().fold(0, |tag: u64, byte| tag << 4 ^ u64::from(*byte)) | 1;
         let bytes = device.size_bytes();
-        let (header, _) = Self::ask(handle, move |pool| pool.header_to_join(tag, bytes))??;
+        let (header, _) = ask(handle, move |pool| pool.header_to_join(tag, bytes))??;
         let written = self.with_devices(std::slice::from_ref(spec), move |may_wait| {
             forebay_pool::members::write_header(may_wait, &device, &header).map(|()| device)
         })?;
         let device = written.map_err(|error| AdminError::from(device_error(error)))?;
         // A pool that does not answer may nevertheless have it in its superblock.
         let unknown = |error| NotJoined { error, is_certain: false };
-        let promise = Self::ask(handle, move |pool| pool.add_member(device, &header)).map_err(unknown)?;
+        let promise = ask(handle, move |pool| pool.add_member(device, &header)).map_err(unknown)?;
         Ok(promise.wait().ok_or_else(|| unknown(stopped()))??)
     }
 

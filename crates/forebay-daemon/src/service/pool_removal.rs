@@ -38,7 +38,7 @@ impl Service {
     /// The devices cannot be erased: the next start retries. A failure to change the record is only
     /// reported.
     pub(super) fn finish_leaving(&self, name: &str, record: &CacheRecord) -> Result<(), AdminError> {
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         let erase = record.leaving.as_ref().map_or(&[][..], |leaving| &leaving.erase);
         self.erase_parts(record, erase).map_err(|error| {
             let what = format!("pool {name} is removed, but its cache is not erased: {}", error.what);
@@ -67,12 +67,12 @@ impl Service {
     /// Handles interrupted removals at a start, before pools are opened: finishes the removal, or,
     /// if the file names the pool, cancels it.
     pub(super) fn settle_leaving(&self) {
-        if self.config_path.is_none() {
+        if self.catalog.path().is_none() {
             return; // belongs to other daemons
         }
         let (state_dir, pools) = {
-            let running = self.running();
-            (running.config.daemon.state_dir.clone(), running.config.pools.clone())
+            let config = self.catalog.config();
+            (config.daemon.state_dir.clone(), config.pools.clone())
         };
         // Opening a pool reports an unreadable directory.
         for record in leaving(&state_dir).unwrap_or_default() {

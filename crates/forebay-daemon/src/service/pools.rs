@@ -5,6 +5,7 @@ use super::deferred_open::Place;
 use super::errors::{invalid, no_answer, not_in_file, stopped};
 use super::event_bridge::reporter;
 use super::opening::{NotJoined, Opening};
+use super::pool_query::ask;
 use super::records::Allowed;
 use super::{Service, ServiceEvent};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
@@ -68,15 +69,10 @@ impl Service {
             if let Some(entry) = entry.take().filter(|_| !is_new && allowed.is_creating()) {
                 // The cache existed before, and has no owner now. If removing the record fails, it
                 // remains as the record of a pool that does not exist.
-                let _ = entry.record().remove(&MayWait::here(), &self.state_dir(), false);
+                let _ = entry.record().remove(&MayWait::here(), &self.catalog.state_dir(), false);
             }
         })?;
-        {
-            let mut running = self.running_mut();
-            running.pools.insert(name.into(), Arc::new(handle));
-            running.made.insert(name.into(), made);
-            entry.map(|entry| running.entries.insert(name.into(), entry));
-        }
+        self.pools.insert(name, handle, entry, made);
         if let Ok(handle) = self.handle(name) {
             self.leave_all_behind(name, &handle, config);
         }
@@ -104,9 +100,9 @@ impl Service {
             io_threads_busy_pct: tunables.io_threads_busy_pct,
             guards: Arc::clone(&self.guards),
             listener_store: Arc::clone(&self.listener_store),
-            state_dir: self.state_dir(),
+            state_dir: self.catalog.state_dir(),
             without_cache,
-            reach: match (self.config_path.is_some(), self.has_api) {
+            reach: match (self.catalog.path().is_some(), self.has_api) {
                 (true, _) => Reach::File,
                 (false, true) => Reach::Api,
                 (false, false) => Reach::Nothing,
@@ -125,7 +121,7 @@ impl Service {
         allowed: Allowed,
         entry: &mut Option<Arc<Entry>>,
     ) -> Result<(), AdminError> {
-        let state_dir = self.state_dir();
+        let state_dir = self.catalog.state_dir();
         let enter = || Self::enter(handle, self.permit(name, &state_dir, allowed), &config.devices);
         if !is_new {
             *entry = enter()?;
@@ -136,7 +132,7 @@ impl Service {
                 // grow or shrink that was killed. But the creation of a pool must succeed with all
                 // devices or fail as a whole.
                 Err(NotJoined { error, .. })
-                    if self.config_path.is_some() && allowed.consent == Consent::None =>
+                    if self.catalog.path().is_some() && allowed.consent == Consent::None =>
                 {
                     let (path, why, hint) = (spec.path.display(), error.what, error.hint);
                     self.emit(ServiceEvent::Problem(MessageId::PoolDeviceUnknown, format!(
@@ -157,7 +153,7 @@ impl Service {
     /// Erases the cache that was created for a pool that cannot be opened.
     fn take_back(&self, name: &str, new_cache: Option<&NewCache>) {
         let Some(new) = new_cache.cloned() else { return };
-        let (state_dir, first) = (self.state_dir(), new.first().to_owned());
+        let (state_dir, first) = (self.catalog.state_dir(), new.first().to_owned());
         let taken =
             self.places.within(&first, TAKE_BACK_WITHIN, move |may_wait| new.unmake(may_wait, &state_dir));
         let late = || no_answer(&first, TAKE_BACK_WITHIN);
@@ -175,7 +171,7 @@ impl Service {
         let name = request.name.clone();
         forebay_config::model::check_name(&name)
             .map_err(|problem| invalid(MessageId::NameSyntax, problem, ""))?;
-        if self.running().config.pools.contains_key(&name) && self.handle(&name).is_ok() {
+        if self.catalog.has_pool(&name) && self.handle(&name).is_ok() {
             return Err(AdminError::new(MessageId::PoolExists, format!("pool {name} already exists"), ""));
         }
         if request.devices.is_empty() {
@@ -202,7 +198,7 @@ impl Service {
         file.commit(&[add], &[Edit::RemovePool { name: name.clone() }], || {
             self.open_pool(&name, &config, allowed)
         })?;
-        self.running_mut().config.pools.insert(name.clone(), config);
+        self.catalog.put_pool(&name, config);
         drop(file);
         self.look_for_absent(&name);
         self.hub.publish(NewEvent::new(EventKind::PoolCreated, format!("pool {name} is ready")).pool(&name));
@@ -213,34 +209,18 @@ impl Service {
     pub(super) fn reopen(&self, name: &str, how: OpenHow) -> Result<PoolInfo, AdminError> {
         let file = self.changing()?;
         self.look_for_ended_pools();
-        self.take_sections_of_closed(&file, name)?;
+        if !self.pools.contains(name)
+            && let Some(new) = file.newest()?
+        {
+            self.catalog.take_sections(name, &new);
+        }
         self.open_with_volumes(name, how)
-    }
-
-    /// Takes the sections of a pool that is not open from the current file instead of the one that
-    /// the daemon read last: the operator may have added a key, or another device.
-    fn take_sections_of_closed(&self, file: &StoredConfig, name: &str) -> Result<(), AdminError> {
-        let is_ours = |volume: &VolumeConfig| volume.pool == name;
-        if self.running().pools.contains_key(name) {
-            return Ok(());
-        }
-        let Some(new) = file.newest()? else { return Ok(()) };
-        let mut running = self.running_mut();
-        if let (Some(known), Some(now)) = (running.config.pools.get_mut(name), new.pools.get(name)) {
-            known.clone_from(now);
-        }
-        for (volume, known) in running.config.volumes.iter_mut().filter(|(_, known)| is_ours(known)) {
-            if let Some(now) = new.volumes.get(volume).filter(|now| is_ours(now)) {
-                known.clone_from(now);
-            }
-        }
-        Ok(())
     }
 
     /// As [`Self::reopen`], for a caller that holds [`Service::changing`].
     pub(super) fn open_with_volumes(&self, name: &str, how: OpenHow) -> Result<PoolInfo, AdminError> {
-        let (config, volumes) = self.with_volumes(name)?;
-        if self.running().pools.contains_key(name) {
+        let (config, volumes) = self.catalog.with_volumes(name)?;
+        if self.pools.contains(name) {
             return Err(AdminError::new(MessageId::PoolOpen, format!("pool {name} is open"), ""));
         }
         self.holds.check_pool_free(name)?;
@@ -333,7 +313,7 @@ impl Service {
         taking: Taking,
         file: &mut StoredConfig,
     ) -> Result<(), AdminError> {
-        let (config, _) = self.with_volumes(name)?;
+        let (config, _) = self.catalog.with_volumes(name)?;
         // Listed by a grow that was killed, or by an operator who edited the file and requested a
         // reload: the entry stays as it is.
         let quoted = format!("\"{}\"", spec.path.display());
@@ -357,7 +337,7 @@ impl Service {
         name: &str,
         bytes: Option<u64>,
     ) -> Result<Promise<Result<(), AdminError>>, AdminError> {
-        let mut growing = Self::ask(handle, |pool| pool.device_to_grow())??;
+        let mut growing = ask(handle, |pool| pool.device_to_grow())??;
         let (place, resized) = (growing.device.path().to_owned(), growing.resized);
         let longer =
             self.places.within(&place, LENGTHEN_WITHIN, move |may_wait| growing.lengthen(may_wait, bytes));
@@ -365,7 +345,7 @@ impl Service {
             longer.map_err(|undone| undone.or(|| no_answer(&place, LENGTHEN_WITHIN)))?.map_err(|error| {
                 AdminError::new(MessageId::PoolResizeFailed, format!("cannot grow pool {name}: {error}"), "")
             })?;
-        Self::ask(handle, move |pool| pool.grow_last(wanted, there, resized))
+        ask(handle, move |pool| pool.grow_last(wanted, there, resized))
     }
 
     /// Returns the job that shrinks a pool as requested.
@@ -450,9 +430,7 @@ impl Service {
     fn write_devices(&self, name: &str, file: &mut StoredConfig) -> Result<(), AdminError> {
         self.raise_record(name);
         let devices = self.devices_now(name)?;
-        if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
-            pool.devices.clone_from(&devices);
-        }
+        self.catalog.set_devices(name, devices.clone());
         file.write(&[Edit::SetDevices { pool: name.into(), devices }])
     }
 
@@ -547,17 +525,17 @@ impl Service {
         self.holds.check_pool_free(name)?;
         let record = self.check_replaceable(name, request.discard_lost)?;
         // The pool is reopened by paths.
-        Self::ask(&*self.handle(name)?, |pool| pool.check_paths("replace the cache of"))??;
+        ask(&*self.handle(name)?, |pool| pool.check_paths("replace the cache of"))??;
         self.check_devices_wanted(name, devices.len())?;
         self.check_recordable()?;
-        let (old, volumes) = self.with_volumes(name)?;
+        let (old, volumes) = self.catalog.with_volumes(name)?;
         let config = PoolConfig { devices: devices.clone(), ..old.clone() };
         let allowed = Allowed::to_create(request.taking());
         self.check_new(self.opening(name, &config, allowed))?;
         let handle = self.handle(name)?;
         let names: Vec<String> = volumes.iter().map(|(volume, _)| volume.clone()).collect();
         let identities =
-            Self::ask(&handle, move |pool| names.iter().map(|name| pool.uuid_of(name)).collect::<Vec<_>>())?;
+            ask(&handle, move |pool| names.iter().map(|name| pool.uuid_of(name)).collect::<Vec<_>>())?;
         let edit = |devices| [Edit::SetDevices { pool: name.into(), devices }];
         // Until here no data was given up. If the daemon ends between here and the completion of
         // the new cache, the next start serves without the failed cache (`failed_before`), and then
@@ -569,17 +547,17 @@ impl Service {
             self.give_up(&record)
         });
         if stopped {
-            self.running_mut().pools.remove(name);
+            self.pools.remove(name);
         }
         ended.map_err(|error| self.closed_in_vain(name, error))?;
-        self.running_mut().config.pools.insert(name.into(), config.clone());
+        self.catalog.put_pool(name, config.clone());
         let allowed = Allowed { consent: Consent::NewCache, taking: request.taking() };
         self.open_pool(name, &config, allowed).map_err(|error| self.closed_in_vain(name, error))?;
         self.hub.clear(&AlarmKey::pool(EventKind::CacheFailed, name));
         self.hub.clear(&AlarmKey::pool(EventKind::CacheDegraded, name));
-        for ((name, _), identity) in volumes.iter().zip(identities) {
-            self.running_mut().identities.extend(identity.map(|identity| (name.clone(), identity)));
-        }
+        let known =
+            volumes.iter().zip(identities).filter_map(|((name, _), known)| Some((name.clone(), known?)));
+        self.attached_volumes.keep_identities(known);
         // A volume that cannot be attached does not prevent others from being attached.
         let failed = self.attach_all(&volumes);
         drop(file);
@@ -591,36 +569,17 @@ impl Service {
         }
     }
 
-    /// Returns the configuration of a pool and of its volumes.
-    pub(super) fn with_volumes(
-        &self,
-        name: &str,
-    ) -> Result<(PoolConfig, Vec<(String, VolumeConfig)>), AdminError> {
-        let running = self.running();
-        let known: Vec<&str> = running.config.pools.keys().map(String::as_str).collect();
-        let config = running.config.pools.get(name).cloned();
-        let config =
-            config.ok_or_else(|| AdminError::not_found(MessageId::PoolUnknown, "pool", name, &known))?;
-        let ours = running.config.volumes.iter().filter(|(_, volume)| volume.pool == name);
-        Ok((config, ours.map(|(name, volume)| (name.clone(), volume.clone())).collect()))
-    }
-
     /// Returns the parameters that a thread needs to open the cache of a pool.
     pub(super) fn opening(&self, name: &str, config: &PoolConfig, allowed: Allowed) -> Opening {
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         // The pool of `forebay run` has the same name for every cache.
-        let is_named = self.config_path.is_some();
+        let is_named = self.catalog.path().is_some();
         Opening { name: name.into(), config: config.clone(), state_dir, allowed, is_named }
-    }
-
-    /// Returns the directory of the cache records.
-    fn state_dir(&self) -> PathBuf {
-        self.running().config.daemon.state_dir.clone()
     }
 
     /// Records lost data as given up.
     fn give_up(&self, record: &LossRecord) -> Result<(), AdminError> {
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         let all = LossRecord::all(&MayWait::here(), &state_dir)?;
         if all.iter().any(|there| there.cache_uuid == record.cache_uuid && there.lost_bytes() == 0) {
             return Ok(());
@@ -679,7 +638,7 @@ impl Service {
             return if force { Ok(()) } else { self.check_closed_removable(name) };
         }
         self.handle(name)?;
-        let mut used = self.configured_volumes(name);
+        let mut used = self.catalog.volumes_of(name);
         let held = self.holds.of_pool(name).into_iter().filter(|held| !used.contains(held));
         used.extend(held.collect::<Vec<_>>());
         if used.is_empty() {
@@ -721,12 +680,12 @@ impl Service {
         let wanted = erase;
         let erase = if erase { parts(&self.pool_snapshot(name)?) } else { Vec::new() };
         let handle = self.handle(name)?;
-        let entry = self.running().entries.get(name).cloned();
+        let entry = self.pools.entry(name);
         // If the daemon ends after this, the next start finishes the removal if the file no longer
         // has the pool.
         self.begin_leaving(entry.as_deref(), &erase)?;
         let stopped = handle.stop();
-        self.running_mut().pools.remove(name);
+        self.pools.remove(name);
         let closed = stopped
             .map_err(AdminError::from)
             .and_then(|()| file.remove([Edit::RemovePool { name: name.into() }]));
@@ -735,11 +694,8 @@ impl Service {
             let _ = entry.map(|entry| entry.set_leaving(&MayWait::here(), None));
             return Err(self.closed_in_vain(name, error));
         }
-        {
-            let mut running = self.running_mut();
-            running.config.pools.remove(name);
-            running.entries.remove(name);
-        }
+        self.catalog.remove_pool(name);
+        self.pools.remove_entry(name);
         self.clear_alarms_of(name, &[]);
         match entry {
             Some(entry) => self.finish_leaving(name, &entry.record()),

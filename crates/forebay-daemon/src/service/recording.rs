@@ -9,6 +9,7 @@
 //!   that marks it as complete.
 //! - The trace is not longer than requested.
 
+use super::pool_query::ask;
 use super::work::End;
 use super::{Service, lock};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Left, Phase, Report};
@@ -101,7 +102,7 @@ impl Service {
         }
         let (pool, handle) = self.pool_of(name)?;
         let asked = name.to_owned();
-        if !Self::ask(&handle, move |pool| pool.find(&asked).is_some())? {
+        if !ask(&handle, move |pool| pool.find(&asked).is_some())? {
             return Err(super::errors::not_attached(name));
         }
         // Held until the entry exists: the job may begin at once.
@@ -135,7 +136,7 @@ impl Service {
             .report(id, Report { left: Left::Unknown, phase: Phase::Recording, limited_by: None, errors: 0 });
         let (_, handle) = self.pool_of(volume)?;
         let name = volume.to_owned();
-        let (number, volume_bytes) = Self::ask(&handle, move |pool| pool.begin_recording(&name))??;
+        let (number, volume_bytes) = ask(&handle, move |pool| pool.begin_recording(&name))??;
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let header = Header {
             started_unix_ns: u64::try_from(began.as_nanos()).unwrap_or(0),
@@ -202,7 +203,7 @@ enum Taken {
 /// Takes the available records, and offers complete blocks.
 fn take(handle: &PoolHandle, number: u64, blocks: &mut BlockWriter, output: &mut Output) -> Taken {
     let room = Vec::with_capacity(1024);
-    let recorded = match Service::ask(handle, move |pool| pool.take_recorded(number, room)) {
+    let recorded = match ask(handle, move |pool| pool.take_recorded(number, room)) {
         Ok(Some(recorded)) => recorded,
         Ok(None) => {
             return Taken::Nothing(End::Failed(

@@ -1,6 +1,7 @@
 //! Records of the caches of pools, kept outside of their devices (`register`), and the thread that
 //! updates them.
 
+use super::pool_query::{ask, look_at};
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, Severity};
 use forebay_admin::{AdminError, MessageId, OpenHow, Taking};
@@ -54,7 +55,7 @@ impl From<OpenHow> for Allowed {
 impl Service {
     pub(super) fn permit<'a>(&self, name: &'a str, state_dir: &'a Path, allowed: Allowed) -> Permit<'a> {
         // The pool of `forebay run` has the same name for every cache.
-        let pool = self.config_path.is_some().then_some(name);
+        let pool = self.catalog.path().is_some().then_some(name);
         Permit { state_dir, pool, consent: allowed.consent, taking: allowed.taking }
     }
 
@@ -65,20 +66,19 @@ impl Service {
         permit: Permit<'_>,
         specs: &[CacheSpec],
     ) -> Result<Option<Arc<Entry>>, AdminError> {
-        let Some((uuid, facts)) = Self::ask(handle, |pool| pool.facts())? else { return Ok(None) };
+        let Some((uuid, facts)) = ask(handle, |pool| pool.facts())? else { return Ok(None) };
         let entry = Arc::new(permit.enter(&MayWait::here(), uuid, specs, &facts)?);
         let kept = Arc::clone(&entry);
-        Self::ask(handle, move |pool| pool.keep_record(kept))?;
+        ask(handle, move |pool| pool.keep_record(kept))?;
         Ok(Some(entry))
     }
 
     /// Updates the record of a pool's cache. Failures, also with the record of a backing store,
     /// raise an alarm for as long as they last; the pool continues.
     pub(super) fn raise_record(&self, name: &str) {
-        let entry = self.running().entries.get(name).cloned();
+        let entry = self.pools.entry(name);
         let Ok(handle) = self.handle(name) else { return };
-        let Ok((facts, stores)) = Self::look_at(&handle, |pool| (pool.facts(), pool.unrecorded_stores()))
-        else {
+        let Ok((facts, stores)) = look_at(&handle, |pool| (pool.facts(), pool.unrecorded_stores())) else {
             return;
         };
         let mut behind = Vec::new();
@@ -89,7 +89,7 @@ impl Service {
             behind.push(format!("{why}; {risk}"));
         }
         if !stores.is_empty() {
-            let folder = self.running().config.daemon.state_dir.join("stores");
+            let folder = self.catalog.state_dir().join("stores");
             behind.push(format!(
                 "cannot write the records of the backing stores of {} to {}; until they can be written, \
                  changes to them by other programs may go undetected after a loss of power",
@@ -103,7 +103,7 @@ impl Service {
     /// Updates an entry, with a time limit: a state directory that does not answer must not block
     /// other pools.
     fn raise_entry(&self, name: &str, entry: Arc<Entry>, facts: Facts) -> Result<(), String> {
-        let folder = self.running().config.daemon.state_dir.clone();
+        let folder = self.catalog.state_dir();
         let work = move |may_wait: &MayWait| entry.raise(may_wait, &facts);
         match self.places.within(&folder.join(name), RECORD_WITHIN, work) {
             Ok(raised) => raised,
@@ -143,7 +143,7 @@ impl Service {
     /// # Errors
     /// The state cannot be recorded.
     pub(crate) fn check_recordable(&self) -> Result<(), AdminError> {
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         let place = state_dir.clone();
         let tried =
             self.places.within(&place, RECORD_WITHIN, move |may_wait| check_writable(may_wait, &state_dir));
@@ -162,8 +162,8 @@ impl Service {
                 return;
             }
             if last.elapsed() >= FOLLOW_EVERY {
-                let names: Vec<String> = service.running().pools.keys().cloned().collect();
-                service.tell_silent_pools(super::pool_query::ALARM_AFTER);
+                let names: Vec<String> = service.pools.names();
+                service.pools.raise_silent(&service.hub, super::pool_query::ALARM_AFTER);
                 names.iter().for_each(|name| service.raise_record(name));
                 last = Instant::now();
             }
@@ -175,13 +175,10 @@ impl Service {
     /// Handles a failed start: removes the caches created for it, so that they do not block the
     /// next attempt.
     pub(super) fn unmake(&self) {
-        let (made, entries) = {
-            let mut running = self.running_mut();
-            (std::mem::take(&mut running.made), std::mem::take(&mut running.entries))
-        };
-        for (pool, files) in made.iter().filter(|(_, files)| !files.is_empty()) {
+        let made = self.pools.take_made();
+        for (pool, files, entry) in made.iter().filter(|(_, files, _)| !files.is_empty()) {
             unmake(files);
-            if let Some(Err(why)) = entries.get(pool).map(|entry| entry.remove(&MayWait::here(), true)) {
+            if let Some(Err(why)) = entry.as_ref().map(|entry| entry.remove(&MayWait::here(), true)) {
                 self.emit(ServiceEvent::Problem(
                     MessageId::Event(EventKind::StateUnwritable),
                     format!("the new cache of pool {pool} was removed, but its record was not: {why}"),

@@ -8,12 +8,12 @@
 use super::catalog::StoredConfig;
 use super::deferred_open::Place;
 use super::errors::stopped;
+use super::pool_query::ask;
 use super::records::Allowed;
-use super::{Service, ServiceEvent, lock};
+use super::{Service, ServiceEvent};
 use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::{JobKind, JobSpec, OnMiss, WaitError};
 use forebay_admin::{AdminError, DetachHow, ErrorKind, JobInfo, MessageId, ReloadDone, Target};
-use forebay_config::device_name::node_of;
 use forebay_config::{Change, Config, Diff, Scope, diff};
 use forebay_export::uri::ExportUri;
 use std::sync::MutexGuard;
@@ -94,9 +94,9 @@ impl Service {
             ));
         };
         self.forget_lost_exports(&new)?;
-        let running = self.running().config.clone();
+        let running = self.catalog.config().clone();
         let differences = diff(&self.as_it_runs(running, &new)?, &new);
-        self.take_names(&new);
+        self.catalog.take_names(&new);
         self.update_guards(&new, done);
         Ok((Said { text: file.text().to_owned(), config: new }, differences))
     }
@@ -123,12 +123,12 @@ impl Service {
     fn lost_exports(&self, volume: &str, pool: &str) -> Result<Vec<ExportUri>, AdminError> {
         let Ok(handle) = self.handle(pool) else { return Ok(Vec::new()) };
         let name = volume.to_owned();
-        Self::ask(&handle, move |pool| pool.lost_exports(&name))
+        ask(&handle, move |pool| pool.lost_exports(&name))
     }
 
     /// Forgets exports that other programs have taken away and that the file no longer has.
     fn forget_lost_exports(&self, new: &Config) -> Result<(), AdminError> {
-        let running = self.running().config.clone();
+        let running = self.catalog.config().clone();
         for (name, volume) in &running.volumes {
             let configured = new.volumes.get(name).map_or(&[][..], |volume| &volume.exports[..]);
             let mut lost = self.lost_exports(name, &volume.pool)?;
@@ -136,34 +136,11 @@ impl Service {
             if lost.is_empty() {
                 continue;
             }
-            if let Some(running) = self.running_mut().config.volumes.get_mut(name) {
-                running.exports.retain(|uri| !lost.contains(uri));
-            }
+            self.catalog.change_volume(name, |volume| volume.exports.retain(|uri| !lost.contains(uri)));
             let (handle, name) = (self.handle(&volume.pool)?, name.clone());
-            Self::ask(&handle, move |pool| pool.forget_lost_exports(&name, &lost))?;
+            ask(&handle, move |pool| pool.forget_lost_exports(&name, &lost))?;
         }
         Ok(())
-    }
-
-    /// Adopts other names of the same devices in the file.
-    fn take_names(&self, new: &Config) {
-        let mut running = self.running_mut();
-        for (name, pool) in &mut running.config.pools {
-            for (device, named) in
-                pool.devices.iter_mut().zip(new.pools.get(name).iter().flat_map(|new| &new.devices))
-            {
-                if node_of(&device.path) == node_of(&named.path) {
-                    device.path.clone_from(&named.path);
-                }
-            }
-        }
-        for (name, volume) in &mut running.config.volumes {
-            let named = new.volumes.get(name).map(|new| &new.backing);
-            if let Some(named) = named.filter(|named| node_of(named.path()) == node_of(volume.backing.path()))
-            {
-                volume.backing.clone_from(named);
-            }
-        }
     }
 
     /// Reloads certificates, even if their paths in the file are unchanged; allow lists apply at
@@ -172,14 +149,9 @@ impl Service {
         let updated = self.guards.update(new);
         done.changed.extend(updated.changed);
         done.refused.extend(updated.refused);
-        {
-            let mut running = self.running_mut();
-            running.config.tls.clone_from(&new.tls);
-            running.config.access.clone_from(&new.access);
-        }
+        self.catalog.take_guards(new);
         if updated.access {
-            let pools: Vec<_> = self.running().pools.values().cloned().collect();
-            for pool in pools {
+            for (_, pool) in self.pools.all() {
                 let _ = pool.ask(forebay_pool::Pool::look_at_clients_again); // a stopped pool has no clients
             }
         }
@@ -197,7 +169,7 @@ impl Service {
             *said = Said { text: file.text().to_owned(), config };
         }
         let new = part(&said.config, change);
-        let running = part(&self.running().config, change);
+        let running = part(&self.catalog.config(), change);
         if !diff(&self.as_it_runs(running, &new)?, &new).changes.contains(change) {
             return Ok(None);
         }
@@ -223,12 +195,13 @@ impl Service {
             Change::PoolRemoved { pool } if self.is_closed(pool) => self.forget_closed(pool, None),
             Change::PoolRemoved { pool } => self.close_now(pool, false, false, file),
             Change::LogLevel => {
-                self.running_mut().config.daemon.log_level = new.daemon.log_level;
+                self.catalog.change_daemon(|daemon| daemon.log_level = new.daemon.log_level);
                 self.log_threshold.set(new.daemon.log_level);
                 Ok(())
             }
             Change::AlarmCommand => {
-                self.running_mut().config.daemon.alarm_command.clone_from(&new.daemon.alarm_command);
+                let command = new.daemon.alarm_command.clone();
+                self.catalog.change_daemon(|daemon| daemon.alarm_command = command);
                 Ok(())
             }
             Change::MetricsListen => self.listen_for_metrics(new.daemon.metrics_listen),
@@ -236,7 +209,7 @@ impl Service {
                 let config = &new.pools[pool];
                 // The pool is configured, whether it opens or not, as at a start; if not, `forebay
                 // pool open` opens it.
-                self.running_mut().config.pools.insert(pool.clone(), config.clone());
+                self.catalog.put_pool(pool, config.clone());
                 self.open_pool(pool, config, Allowed::default()).map_err(|error| {
                     let place = Place::Pool(pool.clone());
                     let error = self.try_again_if_locked(place.clone(), error);
@@ -264,10 +237,10 @@ impl Service {
         volume: &str,
         file: Changing<'_>,
     ) -> Result<String, AdminError> {
-        let pool = self.running().config.volumes.get(volume).map(|volume| volume.pool.clone());
+        let pool = self.catalog.pool_of(volume);
         let pool = pool.unwrap_or_default();
         if self.is_closed(&pool) || !self.is_attached(volume)? {
-            self.running_mut().config.volumes.remove(volume);
+            self.catalog.remove_volume(volume);
             return Ok(describe(change));
         }
         let spec = JobSpec::volume(JobKind::Detach(DetachHow::Drain), &pool, volume);
@@ -298,12 +271,11 @@ impl Service {
         let hold = self.holds.attach(volume, config)?;
         drop(file);
         let attached = self.attach_configured(volume, config);
-        let file = lock(&self.changing);
-        let mut running = self.running_mut();
-        if attached.is_ok() || running.config.volumes.contains_key(volume) {
-            running.config.volumes.insert(volume.to_owned(), config.clone());
+        let file = self.catalog.lock_file();
+        if attached.is_ok() || self.catalog.has_volume(volume) {
+            self.catalog.put_volume(volume, config.clone());
         }
-        drop((running, hold, file));
+        drop((hold, file));
         attached.inspect(|()| self.warn_of(volume))
     }
 
@@ -313,12 +285,10 @@ impl Service {
         let hold = self.holds.change(volume, &pool)?;
         drop(file);
         let (name, more, less) = (volume.clone(), added.clone(), removed.clone());
-        let promise = Self::ask(&handle, move |pool| pool.change_exports(&name, &more, &less))?;
+        let promise = ask(&handle, move |pool| pool.change_exports(&name, &more, &less))?;
         promise.wait().ok_or_else(stopped)??;
-        let file = lock(&self.changing);
-        if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {
-            config.exports = new.volumes[volume].exports.clone();
-        }
+        let file = self.catalog.lock_file();
+        self.catalog.change_volume(volume, |config| config.exports = new.volumes[volume].exports.clone());
         drop((hold, file));
         self.warn_of(volume);
         Ok(())
@@ -344,14 +314,12 @@ impl Service {
     fn rules_by_reload(&self, volume: &str, new: &Config) -> Result<(), AdminError> {
         let tables = new.volumes[volume].rules.clone();
         let rules = tables.iter().map(forebay_config::RuleTable::rule).collect::<Result<Vec<_>, _>>()?;
-        let set = self.running().rules.get(volume).cloned();
+        let set = self.attached_volumes.rules(volume);
         if let Some(set) = set {
             set.replace_all(rules, Instant::now())?;
             self.release_pins(volume, &set)?;
         }
-        if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {
-            config.rules = tables;
-        }
+        self.catalog.change_volume(volume, |config| config.rules = tables);
         Ok(())
     }
 
@@ -362,7 +330,7 @@ impl Service {
             Scope::Pool => (Target::Pool(name), &new.pools[name].settings),
             Scope::Volume => (Target::Volume(name), &new.volumes[name].settings),
         };
-        let mut settings = self.configured(&self.running().config, target)?;
+        let mut settings = self.configured(&self.catalog.config(), target)?;
         let set = match wanted.explicit(key) {
             Some(value) => settings.set(key, &value.to_string()),
             None => settings.unset(key),
@@ -371,7 +339,7 @@ impl Service {
             AdminError::new(error.id, format!("{key}: {error}"), "").of_kind(ErrorKind::Invalid)
         })?;
         self.apply_settings(target, &settings)?;
-        self.note_settings(target, settings);
+        self.catalog.note_settings(target, settings);
         Ok(())
     }
 }

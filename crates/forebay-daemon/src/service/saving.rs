@@ -7,6 +7,7 @@
 //! failure before that leaves the volume attached and served.
 
 use super::errors::{invalid, no_answer, stopped};
+use super::pool_query::ask;
 use super::work::{End, LOOK};
 use super::{Service, lock};
 use forebay_admin::events::EventKind;
@@ -42,7 +43,7 @@ impl Service {
         match how {
             DetachHow::Discard => Ok(()),
             DetachHow::Drain | DetachHow::Keep => {
-                Self::ask(handle, move |pool| pool.check_store_has_name(&name, "detach"))?
+                ask(handle, move |pool| pool.check_store_has_name(&name, "detach"))?
             }
         }
     }
@@ -63,7 +64,7 @@ impl Service {
             return Err(invalid(MessageId::DeviceSyntax, what, "an absolute path begins with /"));
         }
         let (volume, path) = (name.to_owned(), to.to_owned());
-        let store = Self::ask(handle, move |pool| pool.store_of(&volume))??;
+        let store = ask(handle, move |pool| pool.store_of(&volume))??;
         let checked = self.places.within(to, LOOK_WITHIN, move |_| store.check_copy(&path));
         let checked = checked.map_err(|undone| undone.or(|| no_answer(to, LOOK_WITHIN)))?;
         checked.map_err(|error| {
@@ -84,7 +85,7 @@ impl Service {
     ) -> Result<(), End> {
         let saving = Saving::new(to.to_owned());
         let (name, ours) = (volume.to_owned(), saving.clone());
-        let promise = Self::ask(handle, move |pool| pool.detach_to(&name, &ours, force, claims))?;
+        let promise = ask(handle, move |pool| pool.detach_to(&name, &ours, force, claims))?;
         let mut undone = false;
         let answer = loop {
             if let Some(answer) = promise.try_wait(LOOK) {
@@ -113,8 +114,7 @@ impl Service {
         }
         let name = volume.to_owned();
         // The file has all data. A cache that is being closed may keep its entries of the volume.
-        let forgotten =
-            Self::ask(handle, move |pool| pool.discard_absent(&name)).map(|promise| promise.wait());
+        let forgotten = ask(handle, move |pool| pool.discard_absent(&name)).map(|promise| promise.wait());
         match forgotten {
             Ok(Some(Err(error))) if !lock(&self.work).stopping => Err(error.into()),
             _ => Ok(()),

@@ -2,6 +2,7 @@
 
 use super::Service;
 use super::errors::invalid;
+use super::pool_query::ask;
 use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::{JobKind, JobSpec};
 use forebay_admin::{AdminError, Leaving, MessageId, SettingInfo, SettingsDone, SettingsRequest, Target};
@@ -58,7 +59,7 @@ impl Service {
         &self,
         target: Target<'_>,
     ) -> Result<BTreeMap<String, SettingInfo>, AdminError> {
-        let settings = self.configured(&self.running().config, target)?;
+        let settings = self.configured(&self.catalog.config(), target)?;
         let info = |(tunable, value): (&tunables::Tunable, forebay_config::Value)| {
             let info = SettingInfo {
                 value: value.to_string(),
@@ -82,7 +83,7 @@ impl Service {
         if let Target::Volume(name) = target {
             self.holds.check_free(name)?;
         }
-        let old = self.configured(&self.running().config, target)?;
+        let old = self.configured(&self.catalog.config(), target)?;
         let at_rest = match target {
             Target::Volume(name) => !self.is_attached(name)?,
             Target::Pool(_) => false,
@@ -100,7 +101,7 @@ impl Service {
         file.commit(&edits(target, &new, &stale), &edits(target, &before, &stale), || {
             self.apply_settings(target, &new)
         })?;
-        self.note_settings(target, new);
+        self.catalog.note_settings(target, new);
         drop(file);
         self.announce(target, &changed);
         let written = only_written(stale, &changed);
@@ -127,7 +128,7 @@ impl Service {
     /// Checks that the settings are consistent, within the volume and with the rest of the
     /// configuration.
     fn check_conflicts(&self, target: Target<'_>, new: &Settings) -> Result<(), AdminError> {
-        let mut config = self.running().config.clone();
+        let mut config = self.catalog.config().clone();
         let found = match target {
             Target::Volume(name) => {
                 let Some(volume) = config.volumes.get_mut(name) else { return Ok(()) };
@@ -156,7 +157,7 @@ impl Service {
         match target {
             Target::Pool(name) => {
                 let settings = PoolSettings::from(&PoolTunables::new(new));
-                Self::ask(&*self.handle(name)?, move |pool| pool.configure_pool(settings))?
+                ask(&*self.handle(name)?, move |pool| pool.configure_pool(settings))?
             }
             // It takes effect when the volume is attached.
             Target::Volume(name) if !self.is_attached(name)? => Ok(()),
@@ -165,27 +166,11 @@ impl Service {
                 let settings = VolumeSettings::from(&tunables);
                 let (_, handle) = self.pool_of(name)?;
                 let volume = name.to_owned();
-                Self::ask(&handle, move |pool| pool.configure(&volume, settings))??;
-                if let Some(rules) = self.running().rules.get(name) {
+                ask(&handle, move |pool| pool.configure(&volume, settings))??;
+                if let Some(rules) = self.attached_volumes.rules(name) {
                     rules.set_default_action(default_action(tunables.default_action));
                 }
                 Ok(())
-            }
-        }
-    }
-
-    pub(super) fn note_settings(&self, target: Target<'_>, new: Settings) {
-        let mut running = self.running_mut();
-        match target {
-            Target::Pool(name) => {
-                if let Some(pool) = running.config.pools.get_mut(name) {
-                    pool.settings = new;
-                }
-            }
-            Target::Volume(name) => {
-                if let Some(volume) = running.config.volumes.get_mut(name) {
-                    volume.settings = new;
-                }
             }
         }
     }

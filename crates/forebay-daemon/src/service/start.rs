@@ -1,8 +1,9 @@
 //! Opens everything at startup, and stops it.
 
-use super::catalog::StoredConfig;
+use super::catalog::Catalog;
 use super::deferred_open::Place;
-use super::{Running, Service, Upgrader, lock};
+use super::pool_query::ask;
+use super::{Service, Upgrader, lock};
 use crate::api::MetricsPort;
 use crate::log_level::LogThreshold;
 use forebay_admin::Taking;
@@ -16,7 +17,7 @@ use forebay_pool::handover::ListenerStore;
 use forebay_pool::{PoolEvent, PoolHandle};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Interval of the expiry check of rules.
@@ -91,8 +92,9 @@ impl Service {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let service = Arc::new_cyclic(|me| Self {
             me: me.clone(),
-            running: RwLock::new(Running { config: start.config.clone(), ..Running::default() }),
-            changing: Mutex::new(StoredConfig::new(start.file)),
+            catalog: Catalog::new(start.config.clone(), start.file, start.path),
+            pools: Default::default(),
+            attached_volumes: Default::default(),
             hub,
             jobs,
             guards: Arc::default(),
@@ -115,7 +117,6 @@ impl Service {
             opens_late: AtomicBool::new(false),
             patience_until: Instant::now() + start.patience,
             started_unix_s: now.map_or(0, |since| since.as_secs()),
-            config_path: start.path,
             log_threshold: start.log_threshold,
             on_event: Mutex::new(start.on_event),
         });
@@ -136,7 +137,7 @@ impl Service {
             service.unmake();
             return Err(AdminError::no_thread(&error));
         }
-        if service.config_path.is_none() {
+        if service.catalog.path().is_none() {
             // For a file its reader reports them.
             start.config.volumes.keys().for_each(|name| service.warn_of(name));
         }
@@ -209,9 +210,9 @@ impl Service {
         let beginner = Arc::clone(self);
         let (looker, opener) = (Arc::downgrade(self), Arc::downgrade(self));
         let (follower, wearer) = (Arc::downgrade(self), Arc::downgrade(self));
-        if self.config_path.is_some() {
+        if self.catalog.path().is_some() {
             crate::alarm_command::spawn(Arc::downgrade(self), &self.hub)?;
-            let state_dir = self.running().config.daemon.state_dir.clone();
+            let state_dir = self.catalog.state_dir();
             crate::event_files::spawn(Arc::downgrade(self), &self.hub, &state_dir)?;
         }
         let threads = [
@@ -223,8 +224,8 @@ impl Service {
                     if lock(&service.work).stopping {
                         return;
                     }
-                    let any = service.running().rules.values().any(|rules| rules.has_transient());
-                    if any {
+                    let all = service.attached_volumes.all_rules();
+                    if all.iter().any(|(_, rules)| rules.has_transient()) {
                         service.expire_rules();
                     }
                     drop(service);
@@ -254,12 +255,12 @@ impl Service {
     pub(crate) fn drain(&self, volume: &str) -> Result<(), AdminError> {
         let (_, handle) = self.pool_of(volume)?;
         let volume = volume.to_owned();
-        Self::ask(&handle, move |pool| pool.set_drain(&volume, Drain::Full))?
+        ask(&handle, move |pool| pool.set_drain(&volume, Drain::Full))?
     }
 
     /// Returns true once a pool has ended by itself: nothing is left to serve it.
     pub(crate) fn ended(&self) -> bool {
-        self.running().pools.values().any(|pool| pool.has_ended_by_itself())
+        self.pools.any_ended()
     }
 
     /// Removes pools that have ended by themselves from the table: their clients are disconnected,
@@ -268,16 +269,7 @@ impl Service {
         if !self.ended() {
             return;
         }
-        let mut ended = Vec::new();
-        self.running_mut().pools.retain(|name, pool| {
-            let keep = !pool.has_ended_by_itself();
-            if !keep {
-                ended.push((name.clone(), Arc::clone(pool)));
-            }
-            keep
-        });
-        for (name, pool) in ended {
-            self.running_mut().entries.remove(&name);
+        for (name, pool) in self.pools.take_ended() {
             let why = match pool.stop() {
                 Ok(()) => "it ended by itself".to_owned(),
                 Err(error) => error.to_string(),
@@ -339,7 +331,7 @@ impl Service {
     pub(crate) fn tell_to_stop(&self) {
         self.stop_jobs();
         self.await_recordings(RECORDINGS_END_WITHIN);
-        for pool in self.running().pools.values() {
+        for (_, pool) in self.pools.all() {
             pool.order(forebay_pool::Pool::stop);
         }
     }
@@ -348,7 +340,7 @@ impl Service {
     pub(super) fn begin_stop(&self) -> BTreeMap<String, Arc<PoolHandle>> {
         self.tell_to_stop();
         self.hub.close();
-        std::mem::take(&mut self.running_mut().pools)
+        self.pools.take_all()
     }
 
     pub(crate) fn emit(&self, what: ServiceEvent) {

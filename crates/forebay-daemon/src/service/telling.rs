@@ -20,8 +20,8 @@ fn own_alarm() -> AlarmKey {
 impl Service {
     /// Returns the program to run for alarms now, if there is one.
     pub(crate) fn alarm_command(&self) -> Option<AlarmCommand> {
-        let running = self.running();
-        let daemon = &running.config.daemon;
+        let config = self.catalog.config();
+        let daemon = &config.daemon;
         let words = Some(daemon.alarm_command.clone()).filter(|words| !words.is_empty())?;
         Some(AlarmCommand { words, admin_socket: daemon.admin_socket.clone() })
     }
@@ -45,11 +45,11 @@ impl Service {
         since_unix_ns: u64,
         filter: Filter,
     ) -> Result<EventHistory, AdminError> {
-        if self.config_path.is_none() {
+        if self.catalog.path().is_none() {
             let what = "`forebay run` keeps no events in files";
             return Err(AdminError::new(MessageId::EventsNotKept, what, "forebay events"));
         }
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         let (place, folder) = (state_dir.join("events"), state_dir.clone());
         let failed = |why: String| {
             let what = format!("the events in {} cannot be read: {why}", place.display());

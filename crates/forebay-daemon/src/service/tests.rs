@@ -1,11 +1,13 @@
 //! Tests of a service with real pools on files: failures of a pool, and handovers.
 
 use super::*;
+use forebay_admin::ErrorKind;
 use forebay_admin::MessageId;
 use forebay_admin::Taking;
 use forebay_admin::events::{EventKind, Severity};
 use forebay_admin::{DetachHow, DeviceRequest, VolumeState};
 use forebay_pool::handover::HandoverSockets;
+use forebay_pool::{Pool, PoolGone};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -465,7 +467,7 @@ fn both_devices_of_a_mirrored_pool_are_waited_for_while_the_machine_starts() {
     let service = start_with_what_is_there(folder.path(), patient);
     let alarms = service.hub.alarms();
     assert!(alarms[0].message.contains("its devices cannot both be opened"), "{alarms:?}");
-    assert!(service.awaits_devices() && service.running().pools.is_empty());
+    assert!(service.awaits_devices() && service.pools.names().is_empty());
     std::fs::rename(at("y.gone"), at("y")).unwrap();
     until(&service, |service| !service.awaits_devices());
     until(&service, |service| service.hub.alarms().is_empty());
@@ -535,7 +537,7 @@ fn a_replacement_that_cannot_be_is_refused_before_anything_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
     let service = start_without_cache(folder.path(), &["one", "two"]);
     let file = || std::fs::read_to_string(folder.path().join("forebay.toml")).unwrap();
-    let (before, devices) = (file(), service.running().config.pools["a"].devices.clone());
+    let (before, devices) = (file(), service.catalog.config().pools["a"].devices.clone());
     let at = |name: &str| folder.path().join(name).display().to_string();
     let request = |paths: [&str; 2], size: &str| {
         let [device, other] = paths.map(|path| DeviceRequest { path: at(path), size: Some(size.into()) });
@@ -552,7 +554,7 @@ fn a_replacement_that_cannot_be_is_refused_before_anything_is_given_up() {
     let refused = |paths, size, why: &str| {
         let error = service.replace("a", &request(paths, size)).unwrap_err();
         assert!(error.what.contains(why), "{}", error.what);
-        assert_eq!((file(), &service.running().config.pools["a"].devices), (before.clone(), &devices));
+        assert_eq!((file(), &service.catalog.config().pools["a"].devices), (before.clone(), &devices));
         assert!(service.pool_snapshot("a").unwrap().cache_failed, "it is served as before");
         assert_eq!(served(&service), ["a"]);
         assert!(!folder.path().join("x").exists() && !folder.path().join("y").exists());
@@ -598,7 +600,7 @@ fn a_pool_without_its_failed_cache_is_removed_and_that_nothing_is_erased_is_no_s
     let service = start_as_written(&path, Arc::default());
     let error = service.close_pool("a", true, false).unwrap_err();
     assert!(error.what.contains("is removed, but its devices are not erased"), "{}", error.what);
-    assert!(!service.running().config.pools.contains_key("a"));
+    assert!(!service.catalog.has_pool("a"));
     assert!(service.stop().is_empty());
 }
 
@@ -780,11 +782,11 @@ fn a_volume_whose_export_cannot_be_made_says_what_to_do_and_is_not_tried_again()
 
 /// Returns the names of the volumes in the pools, in the running configuration, and in the file.
 fn volumes_of_all_three(service: &Service, folder: &Path) -> [Vec<String>; 3] {
-    let pools = service.pool_handles().into_iter();
+    let pools = service.pools.all().into_iter();
     let mut served: Vec<String> =
         pools.flat_map(|(_, pool)| pool.ask(|pool| pool.names()).unwrap()).collect();
     served.sort();
-    let configured = service.running().config.volumes.keys().cloned().collect();
+    let configured = service.catalog.config().volumes.keys().cloned().collect();
     let (_, checked) = load(&folder.join("forebay.toml")).unwrap();
     [served, configured, checked.config.volumes.into_keys().collect()]
 }
@@ -830,7 +832,7 @@ fn volumes_that_come_and_go_beside_reloads_are_where_all_three_say() {
 fn a_held_volume_is_nobody_elses_until_its_holder_is_done() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
-    let config = service.running().config.volumes["a"].clone();
+    let config = service.catalog.config().volumes["a"].clone();
     let hold = service.holds.attach("a", &config).unwrap();
     let busy = |error: AdminError| assert_eq!(error.id, MessageId::VolumeBusy, "{error:?}");
     let set = BTreeMap::from([("dirty_high_pct".to_owned(), Some("30".to_owned()))]);

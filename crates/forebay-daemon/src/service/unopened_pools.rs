@@ -25,27 +25,21 @@ pub(super) fn recorded_info(record: &CacheRecord, state_dir: &Path) -> RecordedI
 impl Service {
     /// Returns true if a pool is configured and not open.
     pub(super) fn is_closed(&self, name: &str) -> bool {
-        let running = self.running();
-        running.config.pools.contains_key(name) && !running.pools.contains_key(name)
+        self.catalog.has_pool(name) && !self.pools.contains(name)
     }
 
     /// Returns pools that are configured and not open.
     pub(super) fn closed_infos(&self) -> Vec<PoolInfo> {
         let closed: Vec<String> = {
-            let running = self.running();
-            let closed = running.config.pools.keys().filter(|name| !running.pools.contains_key(*name));
-            closed.cloned().collect()
+            let config = self.catalog.config();
+            config.pools.keys().filter(|name| !self.pools.contains(name)).cloned().collect()
         };
         closed.iter().map(|name| self.configured_info(name)).collect()
     }
 
     /// Returns the known state of a pool without asking it: its configuration and record.
     pub(super) fn configured_info(&self, name: &str) -> PoolInfo {
-        let (devices, state_dir) = {
-            let running = self.running();
-            let devices = running.config.pools.get(name).map(|pool| pool.devices.clone());
-            (devices.unwrap_or_default(), running.config.daemon.state_dir.clone())
-        };
+        let (devices, state_dir) = (self.catalog.devices_of(name), self.catalog.state_dir());
         let device = |spec: &forebay_config::CacheSpec| DeviceInfo {
             path: spec.path.display().to_string(),
             size_bytes: spec.size_bytes.unwrap_or(0),
@@ -57,8 +51,14 @@ impl Service {
         let recorded = records.first().map(|record| recorded_info(record, &state_dir));
         let devices = devices.iter().map(device).collect();
         let why = self.message_of(&AlarmKey::pool(EventKind::PoolFailed, name));
-        let volumes = self.configured_volumes(name);
+        let volumes = self.catalog.volumes_of(name);
         PoolInfo { volumes, why, ..PoolInfo::closed(name.into(), devices, recorded) }
+    }
+
+    /// Returns the known state of a pool that does not answer.
+    pub(super) fn silent_info(&self, name: &str) -> PoolInfo {
+        let why = Some(self.pools.why_silent(name));
+        PoolInfo { not_open: false, not_answering: true, why, ..self.configured_info(name) }
     }
 
     /// Returns the message of an alarm if it is raised.
@@ -66,21 +66,11 @@ impl Service {
         self.hub.alarms().into_iter().find(|alarm| alarm.key == *key).map(|alarm| alarm.message)
     }
 
-    pub(super) fn configured_volumes(&self, pool: &str) -> Vec<String> {
-        let running = self.running();
-        let ours = running.config.volumes.iter().filter(|(_, volume)| volume.pool == pool);
-        ours.map(|(name, _)| name.clone()).collect()
-    }
-
     /// Checks that removing a pool that is not open from the configuration does not abandon dirty
     /// data.
     pub(super) fn check_closed_removable(&self, name: &str) -> Result<(), AdminError> {
-        let (state_dir, devices) = {
-            let running = self.running();
-            let devices = running.config.pools.get(name).map(|pool| pool.devices.clone());
-            (running.config.daemon.state_dir.clone(), devices.unwrap_or_default())
-        };
-        let volumes = self.configured_volumes(name);
+        let (devices, state_dir) = (self.catalog.devices_of(name), self.catalog.state_dir());
+        let volumes = self.catalog.volumes_of(name);
         let lost =
             LossRecord::all(&MayWait::here(), &state_dir)?.into_iter().find(|record| record.pool == name);
         let records = of_pool(&state_dir, name)?;
@@ -115,8 +105,8 @@ impl Service {
         file: Option<&mut StoredConfig>,
     ) -> Result<(), AdminError> {
         self.holds.check_pool_free(name)?;
-        let volumes = self.configured_volumes(name);
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let volumes = self.catalog.volumes_of(name);
+        let state_dir = self.catalog.state_dir();
         let records = of_pool(&state_dir, name)?;
         if let Some(file) = file.filter(|file| file.exists()) {
             // If the daemon ends after this, the next start finishes the removal if the file no
@@ -143,11 +133,7 @@ impl Service {
             }
         }
         lock(&self.locked).retain(|place| !place.is_of(name, &volumes));
-        {
-            let mut running = self.running_mut();
-            running.config.pools.remove(name);
-            running.config.volumes.retain(|_, volume| volume.pool != name);
-        }
+        self.catalog.remove_pool(name);
         self.clear_alarms_of(name, &volumes);
         Ok(())
     }

@@ -51,7 +51,7 @@ impl Service {
     /// writes has an alarm of its own.
     pub(super) fn note_written(&self) {
         let written = self.devices_of_all().into_values().flatten().collect();
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         // Queries do not wait for the file.
         let history = {
             let mut wear = lock(&self.wear);
@@ -63,7 +63,7 @@ impl Service {
 
     /// Returns the devices of open pools, and the amount written to each.
     fn devices_of_all(&self) -> BTreeMap<String, Vec<(PathBuf, u64)>> {
-        let names: Vec<String> = self.running().pools.keys().cloned().collect();
+        let names: Vec<String> = self.pools.names();
         let of = |name: String| {
             let snapshot = self.pool_snapshot(&name).ok()?;
             let paths = snapshot.devices.into_iter().map(|(path, _)| path);
@@ -84,7 +84,7 @@ impl Service {
                 }
             }
             // The pool may have been removed meanwhile.
-            if self.running().pools.contains_key(pool) {
+            if self.pools.contains(pool) {
                 self.tell_wear(pool, &concerns);
             }
         }
@@ -112,7 +112,7 @@ impl Service {
         written: &WrittenBytes,
         since: Duration,
     ) -> FlashInfo {
-        let rating = self.running().config.pools.get(pool).and_then(|config| {
+        let rating = self.catalog.config().pools.get(pool).and_then(|config| {
             let rating = PoolTunables::new(&config.settings).endurance_rating?;
             Some(rating)
         });

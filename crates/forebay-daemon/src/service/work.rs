@@ -5,6 +5,7 @@
 //! and monitors progress.
 
 use super::errors::{not_in_file, stopped};
+use super::pool_query::ask;
 use super::saving::{self, detached_text};
 use super::{Service, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent};
@@ -252,7 +253,7 @@ impl Service {
 
     fn set_drain(&self, handle: &PoolHandle, volume: &str, drain: Drain) -> Result<(), AdminError> {
         let volume = volume.to_owned();
-        Self::ask(handle, move |pool| pool.set_drain(&volume, drain))?
+        ask(handle, move |pool| pool.set_drain(&volume, drain))?
     }
 
     /// Waits until a drain is done, and reports its progress.
@@ -270,7 +271,7 @@ impl Service {
             }
             let name = volume.to_owned();
             let Destaging { report, failures, not_permitted, nameless } =
-                Self::ask(handle, move |pool| pool.destage_of(&name))??;
+                ask(handle, move |pool| pool.destage_of(&name))??;
             // Data destaged now would be lost with the unlinked file.
             if let Some(error) = nameless.filter(|_| until != Until::Saved) {
                 return Err(error.into());
@@ -319,7 +320,7 @@ impl Service {
         loop {
             let name = volume.to_owned();
             // A pool that does not answer reports that when it receives the change itself.
-            let asked = Self::ask(handle, move |pool| (pool.users(&name), pool.block_devices(&name)));
+            let asked = ask(handle, move |pool| (pool.users(&name), pool.block_devices(&name)));
             let (mut users, devices) = asked.unwrap_or_default();
             if users.is_empty() {
                 match Users::of_devices(&MayWait::here(), &devices) {
@@ -338,7 +339,7 @@ impl Service {
     fn nothing_lost(&self, volume: &str) -> Result<(), End> {
         let (pool, handle) = self.pool_of(volume)?;
         let name = volume.to_owned();
-        let lost = Self::ask(&handle, move |pool| pool.loss_of(&name))??;
+        let lost = ask(&handle, move |pool| pool.loss_of(&name))??;
         if lost.bytes == 0 {
             return Ok(());
         }
@@ -365,11 +366,11 @@ impl Service {
     /// Destages the dirty blocks of a volume that is being detached, and prevents new ones.
     fn drain_to_detach(&self, id: JobId, handle: &PoolHandle, volume: &str, until: Until) -> Result<(), End> {
         let name = volume.to_owned();
-        Self::ask(handle, move |pool| pool.begin_draining(&name))??;
+        ask(handle, move |pool| pool.begin_draining(&name))??;
         let drained = self.watch_drain(id, handle, volume, until);
         if drained.is_err() {
             let name = volume.to_owned();
-            Self::ask(handle, move |pool| pool.end_draining(&name))?;
+            ask(handle, move |pool| pool.end_draining(&name))?;
         }
         drained
     }
@@ -379,7 +380,7 @@ impl Service {
         let (name, force, save_to) = (volume.to_owned(), spec.force, spec.save_to.as_deref());
         let has_it = || {
             let served = volume.to_owned();
-            Self::ask(&handle, move |pool| pool.find(&served).is_some())
+            ask(&handle, move |pool| pool.find(&served).is_some())
         };
         let drains = how == DetachHow::Drain && has_it()?;
         if save_to.is_none() && has_it()? {
@@ -419,7 +420,7 @@ impl Service {
             match Self::await_unused(&handle, volume) {
                 Ok(unused) => claims = unused,
                 Err(users) if users.are_of_devices() => {
-                    Self::ask(&handle, move |pool| pool.end_draining(&name))?;
+                    ask(&handle, move |pool| pool.end_draining(&name))?;
                     return Err(users.refuse("detach", volume).into());
                 }
                 Err(_) => {}
@@ -433,7 +434,7 @@ impl Service {
             Some(to) => self.detach_saving(id, &handle, (volume, Path::new(to)), force, claims),
             None => {
                 let detach = move |pool: &mut Pool| pool.detach(&name, engine_how, force, claims);
-                let promise = Self::ask(&handle, detach)?;
+                let promise = ask(&handle, detach)?;
                 self.await_change(id, &handle, promise, undo.clone()).and_then(|ended| Ok(ended?))
             }
         };
@@ -457,10 +458,10 @@ impl Service {
         self.phase(id, Phase::Applying);
         let handle = &*self.handle(pool)?;
         let name = volume.to_owned();
-        let absent = Self::ask(handle, |pool| pool.absent())?.into_iter().find(|absent| absent.name == name);
+        let absent = ask(handle, |pool| pool.absent())?.into_iter().find(|absent| absent.name == name);
         let ahead = absent.as_ref().filter(|absent| absent.is_ahead());
         // A configured volume that stays in the cache is handled as if it were attached.
-        let keeps = how == DetachHow::Keep && self.running().config.volumes.contains_key(volume);
+        let keeps = how == DetachHow::Keep && self.catalog.has_volume(volume);
         if let Some(ahead) = ahead.filter(|_| how != DetachHow::Discard && !keeps) {
             let (what, way_out) = (ahead.ahead(), self.way_out(absent.as_ref(), pool));
             return Err(End::Failed(
@@ -470,7 +471,7 @@ impl Service {
         }
         let is_ahead = ahead.is_some();
         if absent.is_some() && how != DetachHow::Keep {
-            let promise = Self::ask(handle, move |pool| pool.discard_absent(&name))?;
+            let promise = ask(handle, move |pool| pool.discard_absent(&name))?;
             promise.wait().ok_or_else(stopped)??;
         }
         self.forget_volume(volume, how)?;
@@ -492,7 +493,7 @@ impl Service {
         let (_, handle) = self.pool_of(volume)?;
         let name = volume.to_owned();
         let there = self.store_bytes(&handle, volume)?;
-        let promise = Self::ask(&handle, move |pool| pool.resize(&name, bytes, there, force))?;
+        let promise = ask(&handle, move |pool| pool.resize(&name, bytes, there, force))?;
         self.await_change(id, &handle, promise, |_| ())??;
         let so = format!("{volume} has {} now", ByteSize(bytes));
         Ok(self.note_size(volume, bytes, bytes == there).map_err(|error| not_in_file(&so, error))?)
@@ -521,11 +522,11 @@ impl Service {
     /// the configuration.
     pub(super) fn shrink_to(&self, id: JobId, handle: &PoolHandle, bytes: u64) -> Result<(), End> {
         self.phase(id, Phase::Draining);
-        let promise = Self::ask(handle, move |pool| pool.shrink(bytes))?;
+        let promise = ask(handle, move |pool| pool.shrink(bytes))?;
         let result = loop {
             match promise.try_wait(LOOK) {
                 Some(result) => break result,
-                None if self.should_stop(id) => Self::ask(handle, |pool| pool.cancel_resize())??,
+                None if self.should_stop(id) => ask(handle, |pool| pool.cancel_resize())??,
                 None => {}
             }
         };
@@ -540,7 +541,7 @@ impl Service {
     fn scrub(&self, id: JobId, pool: &str, bytes_per_s: u64) -> Result<(), End> {
         let handle = self.handle(pool)?;
         let begin = move |pool: &mut forebay_pool::Pool| (pool.scrub(bytes_per_s), pool.scrub_progress());
-        let (promise, mut progress) = Self::ask(&handle, begin)?;
+        let (promise, mut progress) = ask(&handle, begin)?;
         let result = loop {
             if let Some(report) = progress {
                 let left = report.total_blocks.saturating_sub(report.checked_blocks);
@@ -550,9 +551,9 @@ impl Service {
                 break result;
             }
             if self.should_stop(id) {
-                Self::ask(&handle, |pool| pool.cancel_scrub())?;
+                ask(&handle, |pool| pool.cancel_scrub())?;
             }
-            progress = Self::ask(&handle, |pool| pool.scrub_progress())?;
+            progress = ask(&handle, |pool| pool.scrub_progress())?;
         };
         let Scrubbed { report, complete, lost } = result.ok_or_else(stopped)??;
         self.compared(id, 0, report.damaged_blocks);
@@ -590,7 +591,7 @@ impl Service {
         let handle = self.handle(pool)?;
         let mut cancelled = false;
         loop {
-            let (left, phase) = match Self::ask(&handle, |pool| pool.rebuild_progress())? {
+            let (left, phase) = match ask(&handle, |pool| pool.rebuild_progress())? {
                 Rebuilding::Whole => return Ok(()),
                 Rebuilding::Ended if cancelled => return Err(End::Stopped),
                 Rebuilding::Ended => {
@@ -605,7 +606,7 @@ impl Service {
             self.jobs.report(id, Report { left: Left::All(left), phase, limited_by: None, errors: 0 });
             if !cancelled && self.jobs.should_stop(id) {
                 cancelled = true;
-                Self::ask(&handle, |pool| pool.cancel_rebuild())?;
+                ask(&handle, |pool| pool.cancel_rebuild())?;
             } else if lock(&self.work).stopping {
                 return Err(End::Failed(
                     MessageId::JobStopped,
