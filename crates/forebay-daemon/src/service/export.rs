@@ -8,8 +8,9 @@
 
 use super::catalog::StoredConfig;
 use super::errors::{conflict, no_answer};
+use super::job_table::End;
 use super::pool_query::ask;
-use super::work::{End, Until};
+use super::work::Until;
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Phase};
@@ -37,7 +38,7 @@ impl Service {
             drop(Self::await_all_unused(&handle)?);
         }
         let kind = JobKind::Export { drain: request.drain };
-        self.begin_job(JobSpec::pool(kind, name).force(request.force))
+        self.jobs.begin(JobSpec::pool(kind, name).force(request.force))
     }
 
     /// Returns the configuration of a pool that can be exported, with the text for its cache.
@@ -99,7 +100,7 @@ impl Service {
         let volumes = ask(&handle, |pool| pool.names())?;
         let drained = if drain { self.drain_all(id, &handle, &volumes) } else { Ok(()) };
         let left = drained.and_then(|()| {
-            self.phase(id, Phase::Applying);
+            self.jobs.phase(id, Phase::Applying);
             Ok(self.leave(name, &handle, force)?)
         });
         if left.is_err() && drain {

@@ -7,7 +7,6 @@ use super::pool_query::ask;
 use super::{Service, lock};
 use crate::upgrade::HandoverManifest;
 use forebay_admin::events::{EventKind, NewEvent};
-use forebay_admin::jobs::JobFilter;
 use forebay_admin::{AdminError, MessageId, UpgradeBegun, UpgradeInfo, VolumeState};
 use forebay_config::{Config, ConfigFile};
 use forebay_pool::handover::HandoverSockets;
@@ -84,8 +83,7 @@ impl Service {
     /// The operation that cannot be handed over, and how to resolve it.
     pub(crate) fn check_upgradable(&self) -> Result<(), AdminError> {
         let conflict = |id, what: String, hint: &str| AdminError::new(id, what, hint);
-        let open = |job: &forebay_admin::jobs::JobView| !job.state.is_final();
-        if let Some(job) = self.jobs.list(&JobFilter::default()).iter().find(|job| open(job)) {
+        if let Some(job) = self.jobs.open().first() {
             return Err(conflict(
                 MessageId::UpgradeBlocked,
                 format!("job {} has not ended", job.id),
@@ -178,12 +176,12 @@ impl Service {
     /// A client or pool does not quiesce. Service continues then.
     pub(crate) fn hand_over(&self) -> Result<(HandoverState, HandoverManifest), AdminError> {
         let mut changing = self.catalog.lock_file();
-        lock(&self.work).passed_on = true;
+        self.jobs.set_passed_on(true);
         let pools = self.pools.all();
         let manifest = match self.quiesce_pools(&pools) {
             Ok(manifest) => manifest,
             Err(error) => {
-                lock(&self.work).passed_on = false;
+                self.jobs.set_passed_on(false);
                 self.go_on();
                 return Err(error);
             }

@@ -4,7 +4,7 @@ use super::errors::not_attached;
 use super::pool_query::{ask, look_at};
 use super::wear::endurance_info;
 use super::{Service, ServiceEvent};
-use forebay_admin::jobs::{JobFilter, JobKind, JobView};
+use forebay_admin::jobs::{JobKind, JobView};
 use forebay_admin::{
     AdminError, CopyInfo, DeviceInfo, LossInfo, PoolInfo, RatesInfo, RatesOfAll, VolumeInfo, WarningInfo,
 };
@@ -82,7 +82,7 @@ impl Service {
             lost_ranges: snapshot.lost.ranges,
             io_engine: snapshot.io_engine.into(),
             volumes: snapshot.volumes.iter().map(|volume| volume.name.clone()).collect(),
-            job: self.job_of_pool(name),
+            job: self.jobs.of_pool(name),
             endurance: endurance_info(snapshot),
             absent: snapshot
                 .absent
@@ -96,24 +96,8 @@ impl Service {
         }
     }
 
-    /// Returns jobs that have not ended.
-    fn open_jobs(&self) -> Vec<JobView> {
-        let all = self.jobs.list(&JobFilter::default());
-        all.into_iter().filter(|job| !job.state.is_final()).collect()
-    }
-
-    /// Returns the job that works on a whole pool.
-    fn job_of_pool(&self, pool: &str) -> Option<String> {
-        let jobs = self.open_jobs();
-        let of_pool = || jobs.iter().filter(|job| job.spec.pool == pool && job.spec.volume.is_none());
-        // A job that fills a device has priority over one that reads it.
-        let fills = |job: &&JobView| matches!(job.spec.kind, JobKind::Rebuild | JobKind::Replace);
-        let job = of_pool().find(fills).or_else(|| of_pool().next());
-        job.map(|job| job.id.to_string())
-    }
-
     pub(super) fn volume_infos(&self) -> Vec<VolumeInfo> {
-        let jobs = self.open_jobs();
+        let jobs = self.jobs.open();
         let looked = self.pools.look_at_all(|pool| (pool.snapshot(), pool.absent(), pool.names()));
         let mut all = self.volumes_of_silent(&looked.silent);
         for (pool, (snapshot, absent, served)) in looked.answers {
@@ -133,11 +117,11 @@ impl Service {
         let (pool, handle) = self.pool_with(name)?;
         let snapshot = look_at(&handle, |pool| pool.snapshot())?;
         if let Some(volume) = snapshot.volumes.into_iter().find(|volume| volume.name == name) {
-            let info = info(&pool, volume, &self.open_jobs());
+            let info = info(&pool, volume, &self.jobs.open());
             return Ok(VolumeInfo { warnings: self.warnings_of(name), ..info });
         }
         let absent = self.absent_info(name)?;
-        let job = job_at_work(&self.open_jobs(), name);
+        let job = job_at_work(&self.jobs.open(), name);
         absent.map(|info| VolumeInfo { job, ..info }).ok_or_else(|| not_attached(name))
     }
 

@@ -119,7 +119,7 @@ impl Service {
         if mirror.state.rebuild.is_none() {
             return;
         }
-        if let Err(error) = self.begin_job(JobSpec::pool(JobKind::Rebuild, name)) {
+        if let Err(error) = self.jobs.begin(JobSpec::pool(JobKind::Rebuild, name)) {
             self.emit(ServiceEvent::Problem(
                 error.id,
                 format!("pool {name} is rebuilt without a job: {}", error.what),

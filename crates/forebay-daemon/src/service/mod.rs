@@ -38,6 +38,7 @@ mod import;
 mod import_backing;
 mod info;
 mod job_numbers;
+mod job_table;
 mod locking;
 mod metrics;
 mod mirror;
@@ -62,7 +63,7 @@ mod work;
 
 use crate::api::MetricsPort;
 use forebay_admin::events::{AlarmKey, EventKind, Filter, Hub};
-use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
+use forebay_admin::jobs::{JobKind, JobSpec, WaitError};
 use forebay_admin::{
     Admin, AdminError, AdviceInfo, AlarmTested, DaemonInfo, DetachRequest, EventHistory, ExportRequest,
     GrowRequest, ImportInfo, ImportRequest, JobInfo, LossInfo, MessageId, MetricsForm, OpenHow, PoolInfo,
@@ -75,11 +76,12 @@ use forebay_pool::guard::GuardBook;
 use forebay_pool::handover::ListenerStore;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use attached_volumes::AttachedVolumes;
 use catalog::{Catalog, StoredConfig};
+use job_table::{JobTable, job_id};
 use locking::lock;
 use open_pools::OpenPools;
 use pool_query::ask;
@@ -96,7 +98,7 @@ pub(crate) struct Service {
     pools: OpenPools,
     attached_volumes: AttachedVolumes,
     hub: Hub,
-    jobs: Jobs,
+    jobs: JobTable,
     /// Certificates and allow lists by name.
     guards: Arc<GuardBook>,
     /// Sockets that outlive this process.
@@ -111,11 +113,6 @@ pub(crate) struct Service {
     has_api: bool,
     /// Result of the last upgrade.
     upgraded: Mutex<Option<UpgradeInfo>>,
-    /// Notifies job threads that there is a job to start, or that the daemon stops.
-    work: Mutex<work::Work>,
-    work_changed: Condvar,
-    /// Recordings that have not begun.
-    recordings: Mutex<BTreeMap<JobId, recording::Asked>>,
     /// Devices that threads wait for.
     places: forebay_pool::time_limit::Places,
     /// Volumes that an operation holds exclusively.
@@ -127,8 +124,6 @@ pub(crate) struct Service {
     late: Mutex<BTreeMap<deferred_open::Place, AdminError>>,
     /// Mirrored pools that cannot be opened with one device: the only one found is stale.
     need_both: Mutex<BTreeSet<String>>,
-    /// Job numbers that later starts do not reuse.
-    job_numbers: Mutex<job_numbers::Noted>,
     /// A waiting pool or volume is being opened.
     opens_late: AtomicBool,
     /// Devices may still appear until then.
@@ -147,7 +142,7 @@ impl Service {
     /// open a pool that this process does not own.
     fn changing(&self) -> Result<MutexGuard<'_, StoredConfig>, AdminError> {
         let file = self.catalog.lock_file();
-        lock(&self.work).check_not_passed_on()?;
+        self.jobs.check_not_passed_on()?;
         Ok(file)
     }
 
@@ -177,25 +172,6 @@ impl Service {
         })?;
         let handle = self.handle(&pool)?;
         Ok((pool, handle))
-    }
-
-    fn begin_job(&self, spec: JobSpec) -> Result<JobInfo, AdminError> {
-        let id = {
-            let work = lock(&self.work);
-            work.check_not_passed_on()?;
-            self.jobs.start(spec)?
-        };
-        self.work_changed.notify_all();
-        self.job_info(id)
-    }
-
-    fn job_info(&self, id: JobId) -> Result<JobInfo, AdminError> {
-        let view: JobView = self.jobs.get(id)?;
-        Ok(JobInfo::from(&view))
-    }
-
-    fn job_id(id: &str) -> Result<JobId, AdminError> {
-        id.parse().map_err(|error| AdminError::new(MessageId::JobUnknown, error, "`forebay jobs` lists them"))
     }
 }
 
@@ -254,12 +230,12 @@ impl Admin for Service {
     fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, AdminError> {
         self.holds.check_devices_free(name)?;
         let kind = self.shrink_wanted(name, &request)?;
-        self.begin_job(JobSpec::pool(kind, name))
+        self.jobs.begin(JobSpec::pool(kind, name))
     }
 
     fn scrub_pool(&self, name: &str, request: ScrubRequest) -> Result<JobInfo, AdminError> {
         let bytes_per_s = self.scrub_rate(name, &request)?;
-        self.begin_job(JobSpec::pool(JobKind::Scrub(bytes_per_s), name))
+        self.jobs.begin(JobSpec::pool(JobKind::Scrub(bytes_per_s), name))
     }
 
     fn replace_cache(&self, name: &str, mut request: ReplaceRequest) -> Result<PoolInfo, AdminError> {
@@ -270,7 +246,7 @@ impl Admin for Service {
 
     fn remove_pool(&self, name: &str, erase: bool, force: bool) -> Result<JobInfo, AdminError> {
         self.check_removable(name, erase, force)?;
-        self.begin_job(JobSpec::pool(JobKind::Remove { erase }, name).force(force))
+        self.jobs.begin(JobSpec::pool(JobKind::Remove { erase }, name).force(force))
     }
 
     fn export_pool(&self, name: &str, request: ExportRequest) -> Result<JobInfo, AdminError> {
@@ -323,7 +299,7 @@ impl Admin for Service {
             let unused = Self::await_unused(&handle, name);
             drop(unused.map_err(|users| users.refuse("shrink", name))?);
         }
-        self.begin_job(JobSpec::volume(JobKind::Resize(bytes), &pool, name).force(force))
+        self.jobs.begin(JobSpec::volume(JobKind::Resize(bytes), &pool, name).force(force))
     }
 
     fn settings(&self, target: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, AdminError> {
@@ -341,19 +317,19 @@ impl Admin for Service {
             Some(within) => spec.deadline(within, forebay_admin::jobs::OnMiss::Fail),
             None => spec,
         };
-        self.begin_job(spec)
+        self.jobs.begin(spec)
     }
 
     fn jobs(&self) -> Vec<JobInfo> {
-        self.jobs.list(&JobFilter::default()).iter().map(JobInfo::from).collect()
+        self.jobs.all().iter().map(JobInfo::from).collect()
     }
 
     fn job(&self, id: &str) -> Result<JobInfo, AdminError> {
-        self.job_info(Self::job_id(id)?)
+        self.jobs.info(job_id(id)?)
     }
 
     fn wait_for_job(&self, id: &str, timeout: Duration) -> Result<JobInfo, AdminError> {
-        match self.jobs.wait(Self::job_id(id)?, timeout) {
+        match self.jobs.wait(job_id(id)?, timeout) {
             Ok(view) => Ok(JobInfo::from(&view)),
             Err(WaitError::TimedOut(view)) => Ok(JobInfo::from(&*view)),
             Err(error) => Err(AdminError::new(MessageId::JobUnknown, error, "`forebay jobs` lists them")),
@@ -361,11 +337,7 @@ impl Admin for Service {
     }
 
     fn cancel_job(&self, id: &str) -> Result<JobInfo, AdminError> {
-        let id = Self::job_id(id)?;
-        self.jobs.cancel(id)?;
-        self.forget_recordings();
-        self.work_changed.notify_all();
-        self.job_info(id)
+        self.jobs.cancel(job_id(id)?)
     }
 
     fn rules(&self, volume: &str) -> Result<serde_json::Value, AdminError> {

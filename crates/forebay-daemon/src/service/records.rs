@@ -2,7 +2,7 @@
 //! updates them.
 
 use super::pool_query::{ask, look_at};
-use super::{Service, ServiceEvent, lock};
+use super::{Service, ServiceEvent};
 use forebay_admin::events::{AlarmKey, EventKind, Severity};
 use forebay_admin::{AdminError, MessageId, OpenHow, Taking};
 use forebay_config::CacheSpec;
@@ -158,7 +158,7 @@ impl Service {
     pub(super) fn follow_caches(me: &Weak<Self>) {
         let mut last = Instant::now();
         while let Some(service) = me.upgrade() {
-            if lock(&service.work).stopping {
+            if service.jobs.is_stopping() {
                 return;
             }
             if last.elapsed() >= FOLLOW_EVERY {

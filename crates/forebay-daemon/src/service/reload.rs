@@ -8,6 +8,7 @@
 use super::catalog::StoredConfig;
 use super::deferred_open::Place;
 use super::errors::stopped;
+use super::job_table::job_id;
 use super::pool_query::ask;
 use super::records::Allowed;
 use super::{Service, ServiceEvent};
@@ -245,7 +246,7 @@ impl Service {
         }
         let spec = JobSpec::volume(JobKind::Detach(DetachHow::Drain), &pool, volume);
         let spec = spec.deadline(Duration::from_secs(24 * 3600), OnMiss::Warn);
-        let id = self.begin_job(spec)?.id;
+        let id = self.jobs.begin(spec)?.id;
         drop(file);
         self.outcome(change, &id)
     }
@@ -253,7 +254,7 @@ impl Service {
     /// Waits a limited time for a job of a reload. Returns its result; if the job continues, the
     /// text names it.
     fn outcome(&self, change: &Change, id: &str) -> Result<String, AdminError> {
-        let job = match self.jobs.wait(Self::job_id(id)?, TIMEOUT) {
+        let job = match self.jobs.wait(job_id(id)?, TIMEOUT) {
             Ok(view) => JobInfo::from(&view),
             Err(WaitError::TimedOut(_)) => {
                 return Ok(format!("{}: not yet, job {id} continues", describe(change)));
@@ -306,7 +307,7 @@ impl Service {
         drop(file);
         let size = to_bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
         let (_, _, bytes) = self.size_wanted(volume, &size)?;
-        let job = self.begin_job(JobSpec::volume(JobKind::Resize(bytes), &pool, volume))?;
+        let job = self.jobs.begin(JobSpec::volume(JobKind::Resize(bytes), &pool, volume))?;
         drop(hold);
         self.outcome(change, &job.id)
     }

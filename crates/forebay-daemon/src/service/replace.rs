@@ -8,11 +8,11 @@
 //! device of the pair that is not in use is erased even after a crash.
 
 use super::errors::{invalid, no_answer, stopped};
+use super::job_table::End;
 use super::pool_query::ask;
 use super::pools::{device, length_of_file};
 use super::records::Allowed;
-use super::work::End;
-use super::{Service, ServiceEvent, lock};
+use super::{Service, ServiceEvent};
 use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
 use forebay_admin::{AdminError, ErrorKind, MessageId, PoolInfo, ReplaceRequest};
@@ -76,7 +76,7 @@ impl Service {
             self.begin_copy(name, &handle, member, opened)
         };
         let begun = begun.and_then(|()| {
-            let begun = self.begin_job(JobSpec::pool(JobKind::Replace, name));
+            let begun = self.jobs.begin(JobSpec::pool(JobKind::Replace, name));
             begun.inspect_err(|_| self.undo_copy(name, &handle))
         });
         if begun.is_err() && !is_there {
@@ -184,7 +184,7 @@ impl Service {
             self.undo_copy(name, &handle);
             return Err(end);
         }
-        self.phase(id, Phase::Applying);
+        self.jobs.phase(id, Phase::Applying);
         let is_mirrored = self.pool_snapshot(name).inspect_err(|_| self.undo_copy(name, &handle))?;
         let is_mirrored = is_mirrored.mirror.is_some();
         // A missing file of a mirrored cache must not be recreated.
@@ -217,7 +217,7 @@ impl Service {
                 }
                 None => return Err(End::Failed(MessageId::PoolReplacement, "the copy has ended".into())),
             }
-            if self.should_stop(id) {
+            if self.jobs.should_stop(id) {
                 return Err(End::Stopped);
             }
             std::thread::sleep(LOOK);
@@ -491,7 +491,7 @@ impl Service {
         self.shrink_to(id, &handle, all - used)?;
         let moved = self.move_onto(id, name, &handle, (member, last), &before);
         if let Err(end) = moved {
-            if lock(&self.work).stopping {
+            if self.jobs.is_stopping() {
                 return Err(end); // the configuration still has it: the next start adds it again
             }
             return match self.rejoin(name, &handle, last, &before) {
@@ -522,7 +522,7 @@ impl Service {
             self.undo_copy(name, handle);
             return Err(end);
         }
-        self.phase(id, Phase::Applying);
+        self.jobs.phase(id, Phase::Applying);
         self.take_over(name, handle, |devices| {
             let old = devices.get(member).map(|spec| spec.path.clone()).unwrap_or_default();
             let kept = devices.iter().filter(|spec| !is_at(spec, last));

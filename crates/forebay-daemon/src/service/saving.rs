@@ -6,10 +6,11 @@
 //! configured; a kill after it leaves the volume configured at a path that does not exist. A
 //! failure before that leaves the volume attached and served.
 
+use super::Service;
 use super::errors::{invalid, no_answer, stopped};
+use super::holds::Hold;
+use super::job_table::{End, LOOK};
 use super::pool_query::ask;
-use super::work::{End, LOOK};
-use super::{Service, lock};
 use forebay_admin::events::EventKind;
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
 use forebay_admin::{AdminError, DetachHow, DetachRequest, JobInfo, MessageId};
@@ -34,7 +35,21 @@ impl Service {
             let unused = Self::await_unused(&handle, name);
             drop(unused.map_err(|users| users.refuse("detach", name))?);
         }
-        self.begin_job(JobSpec::volume(JobKind::Detach(how), &pool, name).force(force).save_to(save_to))
+        self.jobs.begin(JobSpec::volume(JobKind::Detach(how), &pool, name).force(force).save_to(save_to))
+    }
+
+    /// Takes the hold for a detach; the job waits until no other operation holds the volume.
+    pub(super) fn hold_to_detach(&self, id: JobId, pool: &str, volume: &str) -> Result<Hold<'_>, End> {
+        loop {
+            let file = self.changing()?;
+            let taken = self.holds.detach(volume, pool);
+            drop(file);
+            match taken {
+                Ok(hold) => return Ok(hold),
+                Err(_) if self.jobs.should_stop(id) => return Err(End::Stopped),
+                Err(_) => self.holds.wait(volume, LOOK),
+            }
+        }
     }
 
     /// Checks that a volume that is not given up has a path by which it can be found again.
@@ -96,7 +111,7 @@ impl Service {
                 self.jobs.report(id, Report { left, phase: Phase::Copying, limited_by: None, errors: 0 });
             }
             // A stop of the daemon does not cancel it: the pool waits for it.
-            if self.jobs.should_stop(id) && !std::mem::replace(&mut undone, true) {
+            if self.jobs.is_ended(id) && !std::mem::replace(&mut undone, true) {
                 let name = volume.to_owned();
                 handle.order(move |pool: &mut Pool| pool.end_draining(&name));
             }
@@ -116,7 +131,7 @@ impl Service {
         // The file has all data. A cache that is being closed may keep its entries of the volume.
         let forgotten = ask(handle, move |pool| pool.discard_absent(&name)).map(|promise| promise.wait());
         match forgotten {
-            Ok(Some(Err(error))) if !lock(&self.work).stopping => Err(error.into()),
+            Ok(Some(Err(error))) if !self.jobs.is_stopping() => Err(error.into()),
             _ => Ok(()),
         }
     }

@@ -210,7 +210,7 @@ impl Service {
             return Ok(None);
         };
         let (pool, _) = self.pool_of(name)?;
-        let job = self.begin_job(JobSpec::volume(JobKind::ModeChange(mode), &pool, name));
+        let job = self.jobs.begin(JobSpec::volume(JobKind::ModeChange(mode), &pool, name));
         let job = job.map_err(|error| AdminError {
             what: format!(
                 "the mode of {name} is {} now, but its dirty data is not being drained: {}",

@@ -2,6 +2,8 @@
 
 use super::catalog::Catalog;
 use super::deferred_open::Place;
+use super::job_numbers::JobNumbers;
+use super::job_table::JobTable;
 use super::pool_query::ask;
 use super::{Service, Upgrader, lock};
 use crate::api::MetricsPort;
@@ -9,15 +11,15 @@ use crate::log_level::LogThreshold;
 use forebay_admin::Taking;
 use forebay_admin::clock::SystemClock;
 use forebay_admin::events::{AlarmKey, EventKind, Hub, HubLimits, NewEvent, Severity};
-use forebay_admin::jobs::{JobId, Jobs, JobsLimits};
 use forebay_admin::{AdminError, MessageId, OpenHow};
 use forebay_config::{Config, ConfigFile};
 use forebay_core::Drain;
 use forebay_pool::handover::ListenerStore;
+use forebay_pool::time_limit::Places;
 use forebay_pool::{PoolEvent, PoolHandle};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Interval of the expiry check of rules.
@@ -84,11 +86,9 @@ impl Service {
     pub(crate) fn start(start: ServiceStart) -> Result<Arc<Self>, AdminError> {
         let clock = Arc::new(SystemClock::new());
         let hub = Hub::new(clock.clone(), HubLimits::default());
-        let first = match start.path {
-            Some(_) => super::job_numbers::first(&start.config.daemon.state_dir),
-            None => JobId(1),
-        };
-        let jobs = Jobs::new(hub.clone(), clock, JobsLimits::default(), first);
+        let places = Places::default();
+        let state_dir = start.path.is_some().then(|| start.config.daemon.state_dir.clone());
+        let jobs = JobTable::new(hub.clone(), clock, JobNumbers::new(state_dir, places.clone()));
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let service = Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -104,16 +104,12 @@ impl Service {
             upgrading: AtomicBool::new(false),
             has_api: start.has_api,
             upgraded: Mutex::default(),
-            work: Mutex::default(),
-            work_changed: Condvar::new(),
-            recordings: Mutex::default(),
-            places: forebay_pool::time_limit::Places::default(),
+            places,
             holds: super::holds::Holds::default(),
             locked: Mutex::default(),
             wear: Mutex::new(crate::wear::Wear::begin(&start.config.daemon.state_dir)),
             late: Mutex::default(),
             need_both: Mutex::default(),
-            job_numbers: Mutex::default(),
             opens_late: AtomicBool::new(false),
             patience_until: Instant::now() + start.patience,
             started_unix_s: now.map_or(0, |since| since.as_secs()),
@@ -221,7 +217,7 @@ impl Service {
             std::thread::Builder::new().name("jobs".into()).spawn(move || beginner.begin_jobs()),
             std::thread::Builder::new().name("rules".into()).spawn(move || {
                 while let Some(service) = looker.upgrade() {
-                    if lock(&service.work).stopping {
+                    if service.jobs.is_stopping() {
                         return;
                     }
                     let all = service.attached_volumes.all_rules();
@@ -235,7 +231,7 @@ impl Service {
         ];
         let opens = std::thread::Builder::new().name("locked".into()).spawn(move || {
             while let Some(service) = opener.upgrade() {
-                if lock(&service.work).stopping {
+                if service.jobs.is_stopping() {
                     return;
                 }
                 service.open_what_is_free();
@@ -248,7 +244,7 @@ impl Service {
 
     /// Returns the interfaces behind the API.
     pub(crate) fn services(self: &Arc<Self>) -> crate::api::Services {
-        crate::api::Services { admin: self.clone(), jobs: self.jobs.clone(), events: self.hub.clone() }
+        crate::api::Services { admin: self.clone(), jobs: self.jobs.shared(), events: self.hub.clone() }
     }
 
     /// Destages a volume as fast as possible, from now on.
@@ -292,7 +288,7 @@ impl Service {
     /// The errors that ended pools earlier, and pools that could not be closed.
     pub(crate) fn stop(&self) -> Vec<forebay_pool::RunError> {
         let pools = self.begin_stop();
-        self.settle_job_numbers();
+        self.jobs.settle_numbers();
         let until = Instant::now() + STOP_WITHIN;
         let mut errors = Vec::new();
         for (name, pool) in &pools {
@@ -318,7 +314,7 @@ impl Service {
                 "the next start recovers as after a crash",
             ));
         }
-        self.await_jobs(JOBS_WITHIN);
+        self.jobs.await_threads(JOBS_WITHIN);
         errors
     }
 
@@ -329,8 +325,8 @@ impl Service {
     /// Requests jobs and pools to stop, and waits only for the end of recordings. All begin at
     /// once; each takes as long as its devices take.
     pub(crate) fn tell_to_stop(&self) {
-        self.stop_jobs();
-        self.await_recordings(RECORDINGS_END_WITHIN);
+        self.jobs.stop();
+        self.jobs.await_recordings(RECORDINGS_END_WITHIN);
         for (_, pool) in self.pools.all() {
             pool.order(forebay_pool::Pool::stop);
         }

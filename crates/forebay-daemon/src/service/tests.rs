@@ -150,7 +150,7 @@ fn changes_hands(io: &str) {
     assert_eq!(stranger.read(&mut [0]).unwrap(), 0, "who has not chosen an export cannot be passed on");
     let late = service.reload_file().unwrap_err();
     assert_eq!(late.kind, ErrorKind::Unavailable, "a change that comes too late: {late:?}");
-    let late = service.begin_job(JobSpec::volume(JobKind::Flush, "a", "a")).unwrap_err();
+    let late = service.jobs.begin(JobSpec::volume(JobKind::Flush, "a", "a")).unwrap_err();
     assert_eq!(late.kind, ErrorKind::Unavailable, "a job that comes too late: {late:?}");
     assert_eq!(manifest.volumes, ["a".to_owned(), "b".to_owned()].into());
     let HandoverSockets { listeners, guests } = state.sockets;
@@ -289,7 +289,7 @@ fn a_job_that_waits_does_not_hold_up_a_stop() {
     let stopper = Arc::clone(&service);
     let stops = std::thread::spawn(move || stopper.stop());
     let until = Instant::now() + Duration::from_secs(30);
-    while !lock(&service.work).stopping {
+    while !service.jobs.is_stopping() {
         assert!(Instant::now() < until, "{}", job.id);
         std::thread::yield_now();
     }
@@ -855,7 +855,7 @@ fn a_held_volume_is_nobody_elses_until_its_holder_is_done() {
     std::fs::write(&path, text).unwrap();
     assert!(service.reload_file().unwrap().refused.is_empty());
     // A detach that has begun waits.
-    let job = service.begin_job(JobSpec::volume(JobKind::Detach(DetachHow::Keep), "a", "a")).unwrap();
+    let job = service.jobs.begin(JobSpec::volume(JobKind::Detach(DetachHow::Keep), "a", "a")).unwrap();
     drop(hold);
     assert_eq!(service.wait_for_job(&job.id, Duration::from_secs(60)).unwrap().error, None);
     assert!(service.holds.check_all_free().is_ok());

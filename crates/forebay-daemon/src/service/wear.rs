@@ -28,7 +28,7 @@ impl Service {
     pub(super) fn follow_wear(me: &Weak<Self>) {
         let smartctl = Smartctl::of_system();
         while let Some(service) = me.upgrade() {
-            if lock(&service.work).stopping {
+            if service.jobs.is_stopping() {
                 return;
             }
             if lock(&service.wear).history.is_due(SystemTime::now()) {

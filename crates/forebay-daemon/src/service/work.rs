@@ -4,12 +4,13 @@
 //! between steps whether it should stop. The engine destages dirty blocks; a job only requests it
 //! and monitors progress.
 
+use super::Service;
 use super::errors::{not_in_file, stopped};
+use super::job_table::{End, LOOK};
 use super::pool_query::ask;
 use super::saving::{self, detached_text};
-use super::{Service, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent};
-use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, Left, Phase, Report};
+use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
 use forebay_admin::{AdminError, DetachHow, MessageId};
 use forebay_core::Drain;
 use forebay_export::size::ByteSize;
@@ -17,69 +18,13 @@ use forebay_format::BLOCK_BYTES;
 use forebay_pool::{Claims, Destaging, MayWait, Pool, PoolHandle, Promise, Rebuilding, Scrubbed, Users};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Interval at which a job updates its progress.
-pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// Time limit for the users of a volume to disconnect, and the polling interval.
 const GOING_WITHIN: Duration = Duration::from_secs(1);
 const GOING_LOOK: Duration = Duration::from_millis(20);
 /// Resolution of the engine's age of dirty data.
 const AGE_RESOLUTION: Duration = Duration::from_secs(2);
-
-/// Threads of jobs.
-#[derive(Debug, Default)]
-pub(super) struct Work {
-    pub(super) stopping: bool,
-    /// A successor is taking over, or has taken over: this process makes no changes and starts no
-    /// jobs.
-    pub(super) passed_on: bool,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Work {
-    pub(super) fn check_not_passed_on(&self) -> Result<(), AdminError> {
-        if !self.passed_on {
-            return Ok(());
-        }
-        let what = "another process is taking over from this one";
-        Err(AdminError::new(MessageId::DaemonPassedOn, what, "try again: it answers"))
-    }
-}
-
-/// Reason why a job ends early.
-pub(super) enum End {
-    /// The job was cancelled, or its deadline has passed.
-    Stopped,
-    /// The job failed.
-    Failed(MessageId, String),
-}
-
-impl End {
-    /// Returns the reason as text.
-    pub(super) fn reason(&self) -> &str {
-        match self {
-            Self::Stopped => "it was ended early",
-            Self::Failed(_, reason) => reason,
-        }
-    }
-
-    /// Returns the message ID, for scripts.
-    pub(super) fn id(&self) -> MessageId {
-        match self {
-            Self::Stopped => MessageId::JobStopped,
-            Self::Failed(id, _) => *id,
-        }
-    }
-}
-
-impl From<AdminError> for End {
-    fn from(error: AdminError) -> Self {
-        let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
-        Self::Failed(error.id, format!("{}{hint}", error.what))
-    }
-}
 
 /// Condition that completes a drain.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -107,39 +52,12 @@ fn not_writable(volume: &str, why: &str) -> End {
 impl Service {
     /// Starts jobs when their turn comes; returns when the daemon stops.
     pub(super) fn begin_jobs(self: Arc<Self>) {
-        loop {
-            self.note_job_numbers();
-            let open = self.jobs.list(&JobFilter::default()).iter().any(|job| !job.state.is_final());
-            {
-                let work = lock(&self.work);
-                if work.stopping {
-                    return;
+        while let Some(due) = self.jobs.next() {
+            for (id, spec) in due {
+                let (service, of) = (Arc::clone(&self), spec.clone());
+                if !self.jobs.spawn(id, move || service.run_job(id, &of)) {
+                    self.not_begun(&spec);
                 }
-                // Deadlines can expire at any time, so open jobs need polling; without open jobs
-                // the thread sleeps.
-                let timeout = if open { LOOK } else { Duration::from_secs(3600) };
-                let waited = self.work_changed.wait_timeout(work, timeout);
-                drop(waited);
-            }
-            for (id, spec) in self.jobs.runnable() {
-                if self.jobs.begin(id) {
-                    self.spawn_job(id, spec);
-                }
-            }
-        }
-    }
-
-    fn spawn_job(self: &Arc<Self>, id: JobId, spec: JobSpec) {
-        let (service, of) = (Arc::clone(self), spec.clone());
-        let run = move || service.run_job(id, &of);
-        let mut work = lock(&self.work);
-        work.threads.retain(|thread| !thread.is_finished());
-        match std::thread::Builder::new().name(format!("job-{id}")).spawn(run) {
-            Ok(thread) => work.threads.push(thread),
-            Err(error) => {
-                drop(work);
-                self.jobs.fail(id, MessageId::DaemonNoThread, format!("cannot start a thread: {error}"));
-                self.not_begun(&spec);
             }
         }
     }
@@ -147,7 +65,7 @@ impl Service {
     /// Handles a job that ended before its first step: undoes the preparations made when it was
     /// requested.
     fn not_begun(&self, spec: &JobSpec) {
-        self.forget_recordings();
+        self.jobs.forget_recordings();
         match (spec.kind, self.handle(&spec.pool)) {
             (JobKind::Replace, Ok(handle)) => self.undo_copy(&spec.pool, &handle),
             (JobKind::Rebuild, Ok(_)) => self.emit(super::ServiceEvent::Problem(
@@ -155,22 +73,6 @@ impl Service {
                 format!("pool {} is rebuilt without a job", spec.pool),
             )),
             _ => {}
-        }
-    }
-
-    /// Requests job threads to end.
-    pub(super) fn stop_jobs(&self) {
-        lock(&self.work).stopping = true;
-        self.work_changed.notify_all();
-    }
-
-    /// Waits for the threads of jobs; abandons one that hangs.
-    pub(super) fn await_jobs(&self, within: Duration) {
-        let until = Instant::now() + within;
-        for thread in std::mem::take(&mut lock(&self.work).threads) {
-            while !thread.is_finished() && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(5));
-            }
         }
     }
 
@@ -189,10 +91,10 @@ impl Service {
                 let result = answer.ok_or_else(stopped)?;
                 return if undone && result.is_err() { Err(End::Stopped) } else { Ok(result) };
             }
-            if lock(&self.work).stopping {
+            if self.jobs.is_stopping() {
                 return Err(End::Stopped);
             }
-            if self.jobs.should_stop(id) && !std::mem::replace(&mut undone, true) {
+            if self.jobs.is_ended(id) && !std::mem::replace(&mut undone, true) {
                 handle.order(undo.clone());
             }
         }
@@ -214,23 +116,7 @@ impl Service {
             JobKind::Remove { erase } => self.remove(id, &spec.pool, erase, spec.force),
             JobKind::Export { drain } => self.export(id, &spec.pool, drain, spec.force),
         };
-        match result {
-            Ok(()) => self.jobs.finish(id),
-            Err(End::Failed(about, reason)) => self.jobs.fail(id, about, reason),
-            Err(End::Stopped) if self.jobs.should_stop(id) => self.jobs.stopped(id),
-            Err(End::Stopped) => {
-                self.jobs.fail(
-                    id,
-                    MessageId::JobStopped,
-                    "the daemon was stopped; start it again and repeat the command",
-                );
-            }
-        }
-        self.work_changed.notify_all();
-    }
-
-    pub(super) fn should_stop(&self, id: JobId) -> bool {
-        self.jobs.should_stop(id) || lock(&self.work).stopping
+        self.jobs.end(id, result);
     }
 
     // --- draining
@@ -241,8 +127,8 @@ impl Service {
         self.set_drain(&handle, volume, Drain::Full)?;
         let result = self.watch_drain(id, &handle, volume, until);
         let drains = |kind| matches!(kind, JobKind::Flush | JobKind::ModeChange(_));
-        let others = self.jobs.list(&JobFilter::default()).into_iter().any(|job| {
-            let is_other = job.id != id && !job.state.is_final() && drains(job.spec.kind);
+        let others = self.jobs.open().into_iter().any(|job| {
+            let is_other = job.id != id && drains(job.spec.kind);
             is_other && job.spec.volume.as_deref() == Some(volume)
         });
         if !others {
@@ -266,7 +152,7 @@ impl Service {
     ) -> Result<(), End> {
         let mut failures_before = None;
         loop {
-            if self.should_stop(id) {
+            if self.jobs.should_stop(id) {
                 return Err(End::Stopped);
             }
             let name = volume.to_owned();
@@ -357,10 +243,6 @@ impl Service {
         ))
     }
 
-    pub(super) fn phase(&self, id: JobId, phase: Phase) {
-        self.jobs.report(id, Report { left: Left::Unknown, phase, limited_by: None, errors: 0 });
-    }
-
     // --- operations that drain
 
     /// Destages the dirty blocks of a volume that is being detached, and prevents new ones.
@@ -411,7 +293,7 @@ impl Service {
             DetachHow::Keep => forebay_core::DetachHow::Keep,
             DetachHow::Discard => forebay_core::DetachHow::Discard,
         };
-        self.phase(id, Phase::Applying);
+        self.jobs.phase(id, Phase::Applying);
         let mut claims = Claims::new();
         if !force {
             // A client may have connected during the drain, and a client that is disconnecting gets
@@ -455,7 +337,7 @@ impl Service {
 
     /// Removes a volume that is not attached.
     fn detach_absent(&self, id: JobId, pool: &str, volume: &str, how: DetachHow) -> Result<(), End> {
-        self.phase(id, Phase::Applying);
+        self.jobs.phase(id, Phase::Applying);
         let handle = &*self.handle(pool)?;
         let name = volume.to_owned();
         let absent = ask(handle, |pool| pool.absent())?.into_iter().find(|absent| absent.name == name);
@@ -489,7 +371,7 @@ impl Service {
     }
 
     fn resize(&self, id: JobId, volume: &str, bytes: u64, force: bool) -> Result<(), End> {
-        self.phase(id, Phase::Applying);
+        self.jobs.phase(id, Phase::Applying);
         let (_, handle) = self.pool_of(volume)?;
         let name = volume.to_owned();
         let there = self.store_bytes(&handle, volume)?;
@@ -521,18 +403,18 @@ impl Service {
     /// Reduces the part of the last device that a pool uses, possibly to nothing. Does not change
     /// the configuration.
     pub(super) fn shrink_to(&self, id: JobId, handle: &PoolHandle, bytes: u64) -> Result<(), End> {
-        self.phase(id, Phase::Draining);
+        self.jobs.phase(id, Phase::Draining);
         let promise = ask(handle, move |pool| pool.shrink(bytes))?;
         let result = loop {
             match promise.try_wait(LOOK) {
                 Some(result) => break result,
-                None if self.should_stop(id) => ask(handle, |pool| pool.cancel_resize())??,
+                None if self.jobs.should_stop(id) => ask(handle, |pool| pool.cancel_resize())??,
                 None => {}
             }
         };
         match result {
             Some(Ok(())) => Ok(()),
-            Some(Err(_)) if self.should_stop(id) => Err(End::Stopped),
+            Some(Err(_)) if self.jobs.should_stop(id) => Err(End::Stopped),
             Some(Err(error)) => Err(error.into()),
             None => Err(stopped().into()),
         }
@@ -550,7 +432,7 @@ impl Service {
             if let Some(result) = promise.try_wait(LOOK) {
                 break result;
             }
-            if self.should_stop(id) {
+            if self.jobs.should_stop(id) {
                 ask(&handle, |pool| pool.cancel_scrub())?;
             }
             progress = ask(&handle, |pool| pool.scrub_progress())?;
@@ -558,7 +440,7 @@ impl Service {
         let Scrubbed { report, complete, lost } = result.ok_or_else(stopped)??;
         self.compared(id, 0, report.damaged_blocks);
         match complete {
-            false if self.should_stop(id) => Err(End::Stopped),
+            false if self.jobs.should_stop(id) => Err(End::Stopped),
             false => Err(End::Failed(
                 MessageId::Event(EventKind::CacheFailed),
                 "the cache failed meanwhile".into(),
@@ -604,10 +486,10 @@ impl Service {
                 Rebuilding::Left(left) => (left, Phase::Copying),
             };
             self.jobs.report(id, Report { left: Left::All(left), phase, limited_by: None, errors: 0 });
-            if !cancelled && self.jobs.should_stop(id) {
+            if !cancelled && self.jobs.is_ended(id) {
                 cancelled = true;
                 ask(&handle, |pool| pool.cancel_rebuild())?;
-            } else if lock(&self.work).stopping {
+            } else if self.jobs.is_stopping() {
                 return Err(End::Failed(
                     MessageId::JobStopped,
                     "the daemon was stopped; its next start begins the rebuild again".into(),
@@ -618,7 +500,7 @@ impl Service {
     }
 
     fn remove(&self, id: JobId, pool: &str, erase: bool, force: bool) -> Result<(), End> {
-        self.phase(id, Phase::Applying);
+        self.jobs.phase(id, Phase::Applying);
         Ok(self.close_pool(pool, erase, force)?)
     }
 }
