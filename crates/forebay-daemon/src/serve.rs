@@ -16,9 +16,9 @@ use crate::main_thread::{
     LOOK, Message, SignalledReloads, event_sender, pass_on_events, run_event, start_service, stop,
     watch_signals,
 };
-use crate::service::{HandoverState, Service, ServiceStart, UpgradeAnswer, Upgrader};
+use crate::service::{Service, ServiceStart};
 use crate::state_lock::StateLock;
-use crate::upgrade::{HandoverManifest, Predecessor, Successor};
+use crate::upgrade::{HandoverManifest, HandoverState, Predecessor, Successor, UpgradeAnswer, Upgrader};
 use crate::{RunEvent, ServeOptions};
 use forebay_admin::Taking;
 use forebay_admin::events::EventKind;
@@ -273,7 +273,7 @@ impl Daemon {
                 .and_then(|()| predecessor.ready().map_err(|error| error.to_string()))
                 .map_err(|why| RunError::failed(MessageId::Event(EventKind::DaemonUpgradeFailed), why, ""))?;
             self.service.go_on();
-            self.service.note_upgrade(UpgradeInfo {
+            self.service.telemetry().note_upgrade(UpgradeInfo {
                 from_pid: manifest.pid,
                 from_version: manifest.version.clone(),
                 to_pid: std::process::id(),
@@ -416,7 +416,7 @@ impl Daemon {
         let successor = match successor {
             Ok(successor) => successor,
             Err(error) => {
-                self.service.tell_no_upgrade(&error);
+                self.service.telemetry().tell_no_upgrade(&error);
                 answer_upgrade(answer, Err(error));
                 return Ok(false);
             }
@@ -468,13 +468,13 @@ impl Daemon {
                 };
                 drop(successor); // its process has ended after this
                 self.take_back(origin, state, messages, report)?;
-                self.service.note_upgrade(failed(why, since(&manifest)));
+                self.service.telemetry().note_upgrade(failed(why, since(&manifest)));
             }
             Err(error) => {
                 drop(successor);
                 self.listener_store
                     .put_back(forebay_pool::handover::HandoverSockets { listeners, guests: Vec::new() });
-                self.service.note_upgrade(failed(error.to_string(), 0));
+                self.service.telemetry().note_upgrade(failed(error.to_string(), 0));
             }
         }
         // If the API cannot be served, the daemon still serves clients and receives signals.

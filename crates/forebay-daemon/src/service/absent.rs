@@ -87,14 +87,14 @@ impl Service {
     /// Returns the error for requests to a volume that is not configured, but of which a pool keeps
     /// data. Asks no pool.
     pub(super) fn kept_apart(&self, name: &str) -> Option<AdminError> {
-        let alarm = self.message_of(&AlarmKey::volume(EventKind::VolumeAbsent, name))?;
+        let alarm = self.telemetry.message_of(&AlarmKey::volume(EventKind::VolumeAbsent, name))?;
         // The alarm lists the options after the problem.
         let (what, hint) = alarm.split_once("; ").unwrap_or((&alarm, ""));
         Some(AdminError::new(MessageId::VolumeNotAttached, what, hint))
     }
 
     fn why_absent(&self, volume: &str, is_configured: bool) -> String {
-        let failed = self.message_of(&AlarmKey::volume(EventKind::VolumeFailed, volume));
+        let failed = self.telemetry.message_of(&AlarmKey::volume(EventKind::VolumeFailed, volume));
         failed.unwrap_or_else(|| match is_configured {
             true => "it is configured, but has not been attached again".into(),
             false => "it is not configured: it was detached, and its dirty data was kept; do not use its \

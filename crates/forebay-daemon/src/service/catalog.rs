@@ -11,6 +11,7 @@ use super::lock;
 use forebay_admin::{AdminError, ErrorKind, MessageId, Target};
 use forebay_config::choices::Mirror;
 use forebay_config::device_name::node_of;
+use forebay_config::endurance::Endurance;
 use forebay_config::{
     CacheSpec, Checked, Config, ConfigFile, DaemonConfig, Diagnostic, Edit, EditError, PoolConfig, RuleTable,
     Settings, StoreError, VolumeConfig,
@@ -95,6 +96,11 @@ impl Catalog {
 
     pub(super) fn is_mirrored(&self, pool: &str) -> bool {
         self.config().pools.get(pool).is_some_and(|pool| pool.tunables().mirror == Mirror::On)
+    }
+
+    /// Returns the rated endurance of the devices of a pool.
+    pub(super) fn endurance_rating(&self, pool: &str) -> Option<Endurance> {
+        self.config().pools.get(pool)?.tunables().endurance_rating
     }
 
     pub(super) fn volumes_of(&self, pool: &str) -> Vec<String> {

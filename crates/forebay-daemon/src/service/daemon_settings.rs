@@ -55,13 +55,13 @@ impl Service {
         file.commit(&change, &undo, || self.apply_daemon(&new))?;
         drop(file);
         for (key, from, to) in &changed {
-            self.emit(ServiceEvent::Note(
+            self.telemetry.emit(ServiceEvent::Note(
                 MessageId::ConfigReloaded,
                 format!("{key} of the daemon is {to} now, not {from}"),
             ));
         }
         let written = only_written(stale, &changed);
-        self.tell_written("the daemon", &written);
+        self.telemetry.tell_written("the daemon", &written);
         Ok(SettingsDone { changed, written, job: None })
     }
 
@@ -118,7 +118,7 @@ impl Service {
     /// Logs the address: the system may have chosen the port.
     fn tell_of_metrics(&self) {
         if let Some(address) = self.metrics.address() {
-            self.emit(ServiceEvent::Note(
+            self.telemetry.emit(ServiceEvent::Note(
                 MessageId::ApiReady,
                 format!("metrics are served at http://{address}/metrics"),
             ));
@@ -130,7 +130,8 @@ impl Service {
         self.catalog.change_daemon(|daemon| daemon.metrics_listen = None);
         let error = not_listening(error);
         let message = format!("{}; {}; then: forebay reload", error.what, error.hint);
-        self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::ConfigRefused), message.clone()));
+        self.telemetry
+            .emit(ServiceEvent::Problem(MessageId::Event(EventKind::ConfigRefused), message.clone()));
         self.hub.publish(NewEvent::new(EventKind::ConfigRefused, message));
     }
 }

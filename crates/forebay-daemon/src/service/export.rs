@@ -11,7 +11,7 @@ use super::errors::{conflict, no_answer};
 use super::job_table::End;
 use super::pool_query::ask;
 use super::work::Until;
-use super::{Service, ServiceEvent, lock};
+use super::{Service, ServiceEvent};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Phase};
 use forebay_admin::{AdminError, ExportRequest, JobInfo, MessageId, OpenHow};
@@ -202,7 +202,7 @@ impl Service {
             return "the pool was opened again".into();
         };
         let message = format!("{}; {}", error.what, error.hint);
-        self.emit(ServiceEvent::Problem(
+        self.telemetry.emit(ServiceEvent::Problem(
             MessageId::Event(EventKind::PoolFailed),
             format!("pool {name}: {message}"),
         ));
@@ -227,13 +227,13 @@ impl Service {
         if let Some(Err(why)) =
             self.pools.remove_entry(name).map(|entry| entry.remove(&MayWait::here(), false))
         {
-            self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
+            self.telemetry.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
                 "pool {name} is exported, but the record of its cache is not removed: {why}; the next start \
                  tries again"
             )));
         }
-        lock(&self.locked).retain(|place| !place.is_of(name, volumes));
-        self.clear_alarms_of(name, volumes);
+        self.deferred.forget(name, volumes);
+        self.telemetry.clear_alarms_of(name, volumes);
         let message = format!(
             "pool {name} is exported: its devices and the backing stores of its volumes can be moved to \
              another host; there: forebay pool import{goes_along}"

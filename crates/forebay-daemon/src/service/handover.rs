@@ -3,14 +3,13 @@
 //! Until [`Service::hand_over`] has closed the pools, service can resume unchanged:
 //! [`Service::go_on`].
 
+use super::Service;
 use super::pool_query::ask;
-use super::{Service, lock};
-use crate::upgrade::HandoverManifest;
-use forebay_admin::events::{EventKind, NewEvent};
-use forebay_admin::{AdminError, MessageId, UpgradeBegun, UpgradeInfo, VolumeState};
-use forebay_config::{Config, ConfigFile};
+use crate::upgrade::{HandoverManifest, HandoverState};
+use forebay_admin::events::EventKind;
+use forebay_admin::{AdminError, MessageId, UpgradeBegun, VolumeState};
 use forebay_pool::handover::HandoverSockets;
-use forebay_pool::{Pool, PoolHandle, Promise, PromiseSender};
+use forebay_pool::{Pool, PoolHandle, Promise};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,21 +28,6 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(60);
 /// Time limit for a successor to start and to read the configuration, as the requester of the
 /// upgrade sees it.
 const BEGIN_WITHIN: Duration = Duration::from_secs(40);
-
-/// Destination of the answer to a request for an upgrade.
-pub(crate) type UpgradeAnswer = PromiseSender<Result<UpgradeBegun, AdminError>>;
-/// Requests an upgrade.
-pub(crate) type Upgrader = Box<dyn Fn(UpgradeAnswer) + Send + Sync>;
-
-/// State that a service leaves behind after the handover.
-pub(crate) struct HandoverState {
-    pub(crate) sockets: HandoverSockets,
-    /// Why a successor cannot have the pools: one is not closed, so its devices are not free.
-    pub(crate) unclosed: Option<String>,
-    /// The configuration with live changes, regardless of the present file.
-    pub(crate) config: Config,
-    pub(crate) file: Option<ConfigFile>,
-}
 
 impl Service {
     pub(super) fn ask_for_upgrade(&self) -> Result<UpgradeBegun, AdminError> {
@@ -162,14 +146,6 @@ impl Service {
         Some(newest).filter(|newest| *newest != now).map(|newest| newest.display().to_string())
     }
 
-    /// Reports an upgrade that did not begin. Nothing has changed.
-    pub(crate) fn tell_no_upgrade(&self, error: &AdminError) {
-        let text = error.to_string();
-        let id = MessageId::Event(EventKind::DaemonUpgradeFailed);
-        self.emit(super::ServiceEvent::Problem(id, text.clone()));
-        self.hub.publish(NewEvent::new(EventKind::DaemonUpgradeFailed, text));
-    }
-
     /// Quiesces all clients, closes the pools and hands everything over.
     ///
     /// # Errors
@@ -213,7 +189,7 @@ impl Service {
             if !pool.ends_by(until) {
                 late.push(name.as_str());
             } else if let Err(error) = pool.stop() {
-                self.emit(super::ServiceEvent::Problem(
+                self.telemetry.emit(super::ServiceEvent::Problem(
                     MessageId::PoolNotClosed,
                     format!("while handing over: {error}"),
                 ));
@@ -317,30 +293,5 @@ impl Service {
             }
         }
         Ok(())
-    }
-
-    /// Notes and reports the result of an upgrade.
-    pub(crate) fn note_upgrade(&self, info: UpgradeInfo) {
-        let UpgradeInfo { from_pid, from_version, to_pid, paused_ms, error } = &info;
-        let (kind, text) = match error {
-            None => {
-                let text = format!(
-                    "process {to_pid} has taken over from {from_pid} (version {from_version}); clients waited {paused_ms} ms"
-                );
-                (EventKind::DaemonUpgraded, text)
-            }
-            Some(why) => (
-                EventKind::DaemonUpgradeFailed,
-                format!("no successor: {why}; clients waited {paused_ms} ms"),
-            ),
-        };
-        self.emit(match error {
-            None => super::ServiceEvent::Note(MessageId::Event(EventKind::DaemonUpgraded), text.clone()),
-            Some(_) => {
-                super::ServiceEvent::Problem(MessageId::Event(EventKind::DaemonUpgradeFailed), text.clone())
-            }
-        });
-        self.hub.publish(NewEvent::new(kind, text));
-        *lock(&self.upgraded) = Some(info);
     }
 }

@@ -46,6 +46,7 @@ impl Service {
 
     /// Returns the information from a pool's snapshot.
     pub(super) fn pool_info_of(&self, name: &str, snapshot: &PoolSnapshot) -> PoolInfo {
+        let rating = self.catalog.endurance_rating(name);
         let state_dir = self.catalog.state_dir();
         let entry = self.pools.entry(name);
         let recorded = entry.map(|entry| super::unopened_pools::recorded_info(&entry.record(), &state_dir));
@@ -61,8 +62,8 @@ impl Service {
                     let member = snapshot.mirror.as_ref().map_or("", |mirror| mirror.state_of_path(&path));
                     // Problems of a member that is out are ignored.
                     let state = if member == "out" { member } else { trouble.unwrap_or(member) };
-                    let flash =
-                        Some(self.flash_info(name, (Path::new(&path), *bytes), written, snapshot.uptime));
+                    let part = (Path::new(&path), *bytes);
+                    let flash = Some(self.telemetry.flash_info(rating, part, written, snapshot.uptime));
                     let copied = snapshot.copied.as_ref().filter(|copy| copy.from == Path::new(&path));
                     let copied = copied.map(|copy| CopyInfo {
                         to: copy.to.display().to_string(),
@@ -136,7 +137,7 @@ impl Service {
         let config = self.catalog.volume(name);
         for warning in config.into_iter().flat_map(|config| warnings::of_volume(name, &config)) {
             let what = format!("volume {name}: {}; {}", warning.message, warning.help);
-            self.emit(ServiceEvent::Problem(warning.id, what));
+            self.telemetry.emit(ServiceEvent::Problem(warning.id, what));
         }
     }
 

@@ -5,6 +5,7 @@
 //! is exported: the series of another one ends with the scrape in which it no longer holds.
 
 use super::Service;
+use super::telemetry::Telemetry;
 use forebay_admin::events::Severity;
 use forebay_admin::{AdminError, MetricsForm, VolumeState};
 use forebay_core::Limit;
@@ -33,8 +34,8 @@ impl Service {
         self.add_what_is_not_served(&mut states);
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
         let mut all = vec![Family::info("forebay_build", "Version of the daemon").with(version, 1_u64)];
-        all.extend(self.process());
-        all.extend(self.alarms());
+        all.extend(self.telemetry.process());
+        all.extend(self.telemetry.alarms());
         let absent_lost = std::mem::take(&mut states.absent_lost);
         all.extend(states.into_families());
         let mut counted = families(&reports);
@@ -61,7 +62,9 @@ impl Service {
             }
         }
     }
+}
 
+impl Telemetry {
     /// Returns the process metrics under the names of Prometheus' own libraries.
     fn process(&self) -> [Family; 5] {
         let none = Labels::new;
@@ -85,13 +88,13 @@ impl Service {
             files,
             most,
             memory.with(none(), resident_bytes()),
-            start.with(none(), self.started_unix_s as f64),
+            start.with(none(), self.started_unix_s() as f64),
         ]
     }
 
     /// Returns the number of alarms by severity, and each of them.
     fn alarms(&self) -> [Family; 2] {
-        let alarms = self.hub.alarms();
+        let alarms = self.hub().alarms();
         let mut number = Family::gauge("forebay_alarms", "Active alarms by severity");
         for severity in Severity::ALL {
             let active = alarms.iter().filter(|alarm| alarm.severity == severity).count() as u64;

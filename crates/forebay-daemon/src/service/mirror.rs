@@ -120,7 +120,7 @@ impl Service {
             return;
         }
         if let Err(error) = self.jobs.begin(JobSpec::pool(JobKind::Rebuild, name)) {
-            self.emit(ServiceEvent::Problem(
+            self.telemetry.emit(ServiceEvent::Problem(
                 error.id,
                 format!("pool {name} is rebuilt without a job: {}", error.what),
             ));

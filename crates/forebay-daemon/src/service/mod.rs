@@ -29,6 +29,7 @@ mod catalog;
 mod confirm;
 mod daemon_settings;
 mod deferred_open;
+mod deferred_places;
 mod errors;
 mod event_bridge;
 mod export;
@@ -52,9 +53,11 @@ mod records;
 mod reload;
 mod relocated_backing;
 mod replace;
+mod requests;
 mod saving;
 mod settings;
 mod start;
+mod telemetry;
 mod telling;
 mod unopened_pools;
 mod volumes;
@@ -62,33 +65,36 @@ mod wear;
 mod work;
 
 use crate::api::MetricsPort;
+use crate::upgrade::Upgrader;
 use forebay_admin::events::{AlarmKey, EventKind, Filter, Hub};
 use forebay_admin::jobs::{JobKind, JobSpec, WaitError};
 use forebay_admin::{
     Admin, AdminError, AdviceInfo, AlarmTested, DaemonInfo, DetachRequest, EventHistory, ExportRequest,
     GrowRequest, ImportInfo, ImportRequest, JobInfo, LossInfo, MessageId, MetricsForm, OpenHow, PoolInfo,
     PoolRequest, RatesOfAll, RecordRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest,
-    SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, TraceSender, UpgradeBegun,
-    UpgradeInfo, VolumeInfo, VolumeRequest,
+    SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, TraceSender, UpgradeBegun, VolumeInfo,
+    VolumeRequest,
 };
 use forebay_pool::PoolHandle;
 use forebay_pool::guard::GuardBook;
 use forebay_pool::handover::ListenerStore;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, MutexGuard, Weak};
+use std::time::Duration;
 
 use attached_volumes::AttachedVolumes;
 use catalog::{Catalog, StoredConfig};
+use deferred_places::DeferredOpens;
 use job_table::{JobTable, job_id};
 use locking::lock;
 use open_pools::OpenPools;
 use pool_query::ask;
+use requests::keep_name;
 
 pub(crate) use catalog::load;
-pub(crate) use handover::{HandoverState, UpgradeAnswer, Upgrader};
-pub(crate) use start::{ServiceEvent, ServiceStart};
+pub(crate) use start::ServiceStart;
+pub(crate) use telemetry::{ServiceEvent, Telemetry};
 
 /// See the top of this file.
 pub(crate) struct Service {
@@ -111,29 +117,13 @@ pub(crate) struct Service {
     upgrading: AtomicBool,
     /// The admin API is served.
     has_api: bool,
-    /// Result of the last upgrade.
-    upgraded: Mutex<Option<UpgradeInfo>>,
     /// Devices that threads wait for.
     places: forebay_pool::time_limit::Places,
     /// Volumes that an operation holds exclusively.
     holds: holds::Holds,
-    /// Pools and volumes that are retried until their devices can be opened.
-    locked: Mutex<deferred_open::Locked>,
-    /// Those of them that are only late so far, each with the error to report if its device does
-    /// not appear.
-    late: Mutex<BTreeMap<deferred_open::Place, AdminError>>,
-    /// Mirrored pools that cannot be opened with one device: the only one found is stale.
-    need_both: Mutex<BTreeSet<String>>,
-    /// A waiting pool or volume is being opened.
-    opens_late: AtomicBool,
-    /// Devices may still appear until then.
-    patience_until: Instant,
-    /// Known wear of cache devices.
-    wear: Mutex<crate::wear::Wear>,
-    started_unix_s: u64,
+    deferred: DeferredOpens,
+    telemetry: Arc<Telemetry>,
     log_threshold: crate::log_level::LogThreshold,
-    /// Receives lines for the log.
-    on_event: Mutex<Box<dyn FnMut(ServiceEvent) + Send>>,
 }
 
 impl Service {
@@ -146,11 +136,16 @@ impl Service {
         Ok(file)
     }
 
+    /// Returns what reports the state of the daemon.
+    pub(crate) fn telemetry(&self) -> &Telemetry {
+        &self.telemetry
+    }
+
     /// Returns a running pool.
     fn handle(&self, pool: &str) -> Result<Arc<PoolHandle>, AdminError> {
         self.pools.get(pool).ok_or_else(|| {
             if self.catalog.has_pool(pool) {
-                let why = self.message_of(&AlarmKey::pool(EventKind::PoolFailed, pool));
+                let why = self.telemetry.message_of(&AlarmKey::pool(EventKind::PoolFailed, pool));
                 let why = why.map_or_else(String::new, |message| format!(": {message}"));
                 let what = format!("pool {pool} is configured, but not open{why}");
                 return AdminError::new(MessageId::PoolNotOpen, what, format!("forebay pool open {pool}"));
@@ -180,13 +175,13 @@ impl Admin for Service {
         DaemonInfo {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
-            started_unix_s: self.started_unix_s,
+            started_unix_s: self.telemetry.started_unix_s(),
             config: self.catalog.path().map(str::to_owned),
             resident_bytes: forebay_pool::meter::resident_bytes(),
             pools: self.pools.names(),
             volumes: self.catalog.config().volumes.keys().cloned().collect(),
             metrics: self.metrics.address().map(|address| address.to_string()),
-            upgrade: lock(&self.upgraded).clone(),
+            upgrade: self.telemetry.last_upgrade(),
         }
     }
 
@@ -214,7 +209,7 @@ impl Admin for Service {
     }
 
     fn create_pool(&self, mut request: PoolRequest) -> Result<PoolInfo, AdminError> {
-        request.devices.iter_mut().for_each(pools::keep_name);
+        request.devices.iter_mut().for_each(keep_name);
         self.create(request)
     }
 
@@ -223,7 +218,7 @@ impl Admin for Service {
     }
 
     fn grow_pool(&self, name: &str, mut request: GrowRequest) -> Result<PoolInfo, AdminError> {
-        request.device.iter_mut().for_each(pools::keep_name);
+        request.device.iter_mut().for_each(keep_name);
         self.grow(name, request)
     }
 
@@ -239,8 +234,8 @@ impl Admin for Service {
     }
 
     fn replace_cache(&self, name: &str, mut request: ReplaceRequest) -> Result<PoolInfo, AdminError> {
-        pools::keep_name(&mut request.device);
-        request.other.iter_mut().for_each(pools::keep_name);
+        keep_name(&mut request.device);
+        request.other.iter_mut().for_each(keep_name);
         self.replace(name, &request)
     }
 

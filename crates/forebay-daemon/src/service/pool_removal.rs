@@ -49,7 +49,7 @@ impl Service {
             AdminError { what, hint, ..error }
         })?;
         if let Err(why) = record.remove(&MayWait::here(), &state_dir, !erase.is_empty()) {
-            self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
+            self.telemetry.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
                 "pool {name} is removed, but the record of its cache is not: {why}; the next start tries again"
             )));
         }
@@ -90,7 +90,7 @@ impl Service {
     }
 
     fn tell_left(&self, name: &str, what: &str, done: Result<(), AdminError>) {
-        self.emit(match done {
+        self.telemetry.emit(match done {
             Ok(()) => ServiceEvent::Note(
                 MessageId::DaemonNote,
                 format!("pool {name} was being removed when the daemon ended: it {what}"),

@@ -1,22 +1,22 @@
 //! Pools: create, open, grow, shrink and close.
 
 use super::catalog::StoredConfig;
-use super::deferred_open::Place;
+use super::deferred_places::Place;
 use super::errors::{invalid, no_answer, not_in_file, stopped};
 use super::event_bridge::reporter;
 use super::opening::{NotJoined, Opening};
 use super::pool_query::ask;
 use super::records::Allowed;
+use super::requests::{asked, bytes, device};
 use super::{Service, ServiceEvent};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::jobs::JobKind;
 use forebay_admin::{
-    AdminError, DeviceRequest, GrowRequest, MessageId, OpenHow, PoolInfo, PoolRequest, ReplaceRequest,
-    ScrubRequest, ShrinkRequest, Taking,
+    AdminError, GrowRequest, MessageId, OpenHow, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest,
+    ShrinkRequest, Taking,
 };
 use forebay_config::CacheSpec;
 use forebay_config::choices::Mirror;
-use forebay_config::device_name::stable_name;
 use forebay_config::{Edit, PoolConfig, Scope, Settings, VolumeConfig, conflicts};
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
@@ -58,7 +58,7 @@ impl Service {
         self.hub.clear(&AlarmKey::pool(EventKind::DeviceEnded, name));
         self.hub.clear(&AlarmKey::pool(EventKind::DevicePathLost, name));
         let start = self.pool_start(name, config, without_cache);
-        let started = PoolHandle::start(start, parts, reporter(self.me.clone(), name.into()));
+        let started = PoolHandle::start(start, parts, reporter(Arc::downgrade(&self.telemetry), name.into()));
         let handle = started.inspect_err(|_| self.take_back(name, new_cache.as_ref()))?;
         let mut entry = None;
         let is_new = new_cache.is_some();
@@ -135,7 +135,7 @@ impl Service {
                     if self.catalog.path().is_some() && allowed.consent == Consent::None =>
                 {
                     let (path, why, hint) = (spec.path.display(), error.what, error.hint);
-                    self.emit(ServiceEvent::Problem(MessageId::PoolDeviceUnknown, format!(
+                    self.telemetry.emit(ServiceEvent::Problem(MessageId::PoolDeviceUnknown, format!(
                         "pool {name} is opened without {path}, which is not part of its cache yet: {why}; \
                          {hint}; then: forebay pool grow {name} --device {path}"
                     )));
@@ -159,7 +159,7 @@ impl Service {
         let late = || no_answer(&first, TAKE_BACK_WITHIN);
         let taken = taken.map_err(|undone| undone.or(late)).and_then(|taken| Ok(taken?));
         if let Err(error) = taken {
-            self.emit(ServiceEvent::Problem(
+            self.telemetry.emit(ServiceEvent::Problem(
                 MessageId::PoolNotErased,
                 format!("pool {name} cannot be opened, and its new cache is not erased: {}", error.what),
             ));
@@ -696,7 +696,7 @@ impl Service {
         }
         self.catalog.remove_pool(name);
         self.pools.remove_entry(name);
-        self.clear_alarms_of(name, &[]);
+        self.telemetry.clear_alarms_of(name, &[]);
         match entry {
             Some(entry) => self.finish_leaving(name, &entry.record()),
             None if wanted => Err(AdminError::new(
@@ -782,34 +782,4 @@ fn header_bytes(member: usize) -> u64 {
 /// with the part that the pool uses.
 pub(super) fn length_of_file(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len())
-}
-
-fn bytes(size: &str) -> Result<u64, AdminError> {
-    let parsed: Result<ByteSize, _> = size.parse();
-    parsed
-        .map(|size| size.0)
-        .map_err(|error| invalid(MessageId::SizeSyntax, format!("{size}: {error}"), "such as 20GiB"))
-}
-
-pub(super) fn device(request: &DeviceRequest) -> Result<CacheSpec, AdminError> {
-    let size_bytes = request.size.as_deref().map(bytes).transpose()?;
-    if request.path.is_empty() {
-        return Err(invalid(MessageId::DeviceSyntax, "a device has no path", ""));
-    }
-    Ok(CacheSpec { path: request.path.clone().into(), size_bytes })
-}
-
-/// Replaces a device path by a stable name.
-pub(super) fn keep_name(request: &mut DeviceRequest) {
-    let stable = stable_name(Path::new(&request.path));
-    if let Some(stable) = stable.to_str() {
-        request.path = stable.to_owned();
-    }
-}
-
-fn asked(spec: &CacheSpec) -> DeviceRequest {
-    DeviceRequest {
-        path: spec.path.display().to_string(),
-        size: spec.size_bytes.map(|bytes| bytes.to_string()),
-    }
 }

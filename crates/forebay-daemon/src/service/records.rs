@@ -3,7 +3,7 @@
 
 use super::pool_query::{ask, look_at};
 use super::{Service, ServiceEvent};
-use forebay_admin::events::{AlarmKey, EventKind, Severity};
+use forebay_admin::events::EventKind;
 use forebay_admin::{AdminError, MessageId, OpenHow, Taking};
 use forebay_config::CacheSpec;
 use forebay_pool::cache_device::remove_made;
@@ -97,7 +97,7 @@ impl Service {
                 folder.display()
             ));
         }
-        self.tell_unrecorded(name, &behind);
+        self.telemetry.note_unrecorded(name, &behind);
     }
 
     /// Updates an entry, with a time limit: a state directory that does not answer must not block
@@ -109,31 +109,6 @@ impl Service {
             Ok(raised) => raised,
             Err(Undone::Late) => Err(late(&folder)),
             Err(Undone::NoThread(error)) => Err(AdminError::no_thread(&error).what),
-        }
-    }
-
-    fn tell_unrecorded(&self, name: &str, behind: &[String]) {
-        let key = AlarmKey::pool(EventKind::StateUnwritable, name);
-        let before = self.hub.alarms().iter().any(|alarm| alarm.key == key);
-        match (behind.is_empty(), before) {
-            (true, false) => {}
-            (true, true) => {
-                self.hub.clear(&key);
-                self.emit(ServiceEvent::Problem(
-                    MessageId::Event(EventKind::AlarmCleared),
-                    format!("{name}: the records in state_dir are up to date again"),
-                ));
-            }
-            (false, _) => {
-                let message = format!(
-                    "pool {name}: {}; free space, or give the daemon write permission",
-                    behind.join("; ")
-                );
-                self.hub.raise(key, Severity::Warning, &message);
-                if !before {
-                    self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), message));
-                }
-            }
         }
     }
 
@@ -179,7 +154,7 @@ impl Service {
         for (pool, files, entry) in made.iter().filter(|(_, files, _)| !files.is_empty()) {
             unmake(files);
             if let Some(Err(why)) = entry.as_ref().map(|entry| entry.remove(&MayWait::here(), true)) {
-                self.emit(ServiceEvent::Problem(
+                self.telemetry.emit(ServiceEvent::Problem(
                     MessageId::Event(EventKind::StateUnwritable),
                     format!("the new cache of pool {pool} was removed, but its record was not: {why}"),
                 ));

@@ -6,7 +6,7 @@
 //! are only started there: as a job, or with a hold on the volume (`holds`).
 
 use super::catalog::StoredConfig;
-use super::deferred_open::Place;
+use super::deferred_places::Place;
 use super::errors::stopped;
 use super::job_table::job_id;
 use super::pool_query::ask;
@@ -43,14 +43,16 @@ impl Service {
                 let changed =
                     done.changed.iter().cloned().chain(nothing.then(|| "nothing has changed".into()));
                 changed.for_each(|line| {
-                    self.emit(ServiceEvent::Note(MessageId::ConfigReloaded, format!("reloaded: {line}")))
+                    self.telemetry
+                        .emit(ServiceEvent::Note(MessageId::ConfigReloaded, format!("reloaded: {line}")))
                 });
                 done.refused.iter().map(|line| format!("not fully reloaded: {line}")).collect()
             }
             Err(error) => vec![format!("not reloaded, the old configuration stays in force: {}", error.what)],
         };
         for message in &refused {
-            self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::ConfigRefused), message.clone()));
+            self.telemetry
+                .emit(ServiceEvent::Problem(MessageId::Event(EventKind::ConfigRefused), message.clone()));
         }
         if !refused.is_empty() {
             self.hub.publish(NewEvent::new(EventKind::ConfigRefused, refused.join("; ")));
@@ -59,15 +61,6 @@ impl Service {
             true => AdminError { hint: "the old configuration stays in force".into(), ..error },
             false => error,
         })
-    }
-
-    /// Reports that there is no thread for a reload requested by a signal.
-    pub(crate) fn tell_reload_failed(&self, error: &std::io::Error) {
-        let message =
-            format!("not reloaded, the old configuration stays in force: cannot create a thread: {error}");
-        let id = MessageId::Event(EventKind::ConfigRefused);
-        self.emit(ServiceEvent::Problem(id, message.clone()));
-        self.hub.publish(NewEvent::new(EventKind::ConfigRefused, message));
     }
 
     pub(super) fn reload_file(&self) -> Result<ReloadDone, AdminError> {

@@ -10,8 +10,9 @@
 use super::errors::{invalid, no_answer, stopped};
 use super::job_table::End;
 use super::pool_query::ask;
-use super::pools::{device, length_of_file};
+use super::pools::length_of_file;
 use super::records::Allowed;
+use super::requests::device;
 use super::{Service, ServiceEvent};
 use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
@@ -307,7 +308,7 @@ impl Service {
              configuration could not be restored: {}{noted}",
             not.what
         );
-        self.emit(ServiceEvent::Problem(error.id, format!("{}; {hint}", error.what)));
+        self.telemetry.emit(ServiceEvent::Problem(error.id, format!("{}; {hint}", error.what)));
         AdminError { hint, ..error }
     }
 
@@ -342,7 +343,7 @@ impl Service {
         let state_dir = self.catalog.state_dir();
         let done = erased.and_then(|()| Ok(replaced::remove(&MayWait::here(), &state_dir, name, pair)?));
         if let Err(error) = &done {
-            self.emit(ServiceEvent::Problem(MessageId::PoolNotErased, format!(
+            self.telemetry.emit(ServiceEvent::Problem(MessageId::PoolNotErased, format!(
                 "{} is no longer used by pool {name}, but cannot be erased: {}. The next start tries again; \
                  do not use it as a cache before",
                 path.display(),
@@ -366,7 +367,7 @@ impl Service {
         let state_dir = self.catalog.state_dir();
         let noted = left.and_then(|()| Ok(replaced::left_behind(&MayWait::here(), &state_dir, name, pair)?));
         if let Err(error) = noted {
-            self.emit(ServiceEvent::Problem(
+            self.telemetry.emit(ServiceEvent::Problem(
                 MessageId::PoolNotErased,
                 format!(
                     "{} was not erased, and another host may accept it as a device of pool {name} until this \
@@ -400,7 +401,7 @@ impl Service {
         let pair = Pair::given_up(cache, (leaves, used), &stays);
         let state_dir = self.catalog.state_dir();
         if let Err(error) = replaced::add(&MayWait::here(), &state_dir, name, &pair) {
-            self.emit(ServiceEvent::Problem(error.id(), format!("pool {name}: {error}"))); // it is erased nevertheless
+            self.telemetry.emit(ServiceEvent::Problem(error.id(), format!("pool {name}: {error}"))); // it is erased nevertheless
         }
         Ok(Some(pair))
     }
@@ -435,7 +436,7 @@ impl Service {
     fn tell_if_failed(&self, name: &str, result: Result<(), AdminError>) {
         if let Err(error) = result {
             let way = format!("forebay pool grow {name} --size max");
-            self.emit(ServiceEvent::Problem(
+            self.telemetry.emit(ServiceEvent::Problem(
                 error.id,
                 format!(
                     "pool {name} does not use all of its new device: {}; to try again: {way}",
@@ -564,7 +565,7 @@ impl Service {
         });
         let late = || no_answer(&place, SETTLED_WITHIN);
         for note in settled.map_err(|undone| undone.or(late))?? {
-            self.emit(ServiceEvent::Note(MessageId::PoolNote, format!("pool {name}: {note}")));
+            self.telemetry.emit(ServiceEvent::Note(MessageId::PoolNote, format!("pool {name}: {note}")));
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::Service;
 use super::errors::invalid;
 use super::pool_query::ask;
+use super::telemetry::{ServiceEvent, Telemetry};
 use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::{JobKind, JobSpec};
 use forebay_admin::{AdminError, Leaving, MessageId, SettingInfo, SettingsDone, SettingsRequest, Target};
@@ -103,9 +104,9 @@ impl Service {
         })?;
         self.catalog.note_settings(target, new);
         drop(file);
-        self.announce(target, &changed);
+        self.telemetry.announce(target, &changed);
         let written = only_written(stale, &changed);
-        self.tell_written(&whose(target), &written);
+        self.telemetry.tell_written(&whose(target), &written);
         let job = match target {
             Target::Volume(name)
                 if !at_rest && request.set.contains_key("mode") && request.leaving == Leaving::Drain =>
@@ -115,14 +116,6 @@ impl Service {
             _ => None,
         };
         Ok(SettingsDone { changed, written, job })
-    }
-
-    /// Reports values that were already in effect and are now in the file.
-    pub(super) fn tell_written(&self, whose: &str, written: &[String]) {
-        for key in written {
-            let what = format!("{key} of {whose} is unchanged, and now also in the configuration file");
-            self.emit(super::ServiceEvent::Note(MessageId::ConfigReloaded, what));
-        }
     }
 
     /// Checks that the settings are consistent, within the volume and with the rest of the
@@ -175,30 +168,6 @@ impl Service {
         }
     }
 
-    fn announce(&self, target: Target<'_>, changed: &Changed) {
-        let about = match target {
-            Target::Pool(_) => MessageId::ConfigReloaded,
-            Target::Volume(_) => MessageId::Event(EventKind::VolumeSettingChanged),
-        };
-        for (key, from, to) in changed {
-            let message = format!("{key} of {} is {to} now, not {from}", whose(target));
-            self.emit(super::ServiceEvent::Note(about, message.clone()));
-            let event = match target {
-                Target::Pool(pool) => NewEvent::new(EventKind::VolumeSettingChanged, message).pool(pool),
-                Target::Volume(volume) => {
-                    let kind = if key == "mode" {
-                        EventKind::VolumeModeChanged
-                    } else {
-                        EventKind::VolumeSettingChanged
-                    };
-                    NewEvent::new(kind, message).volume(volume)
-                }
-            };
-            let details = serde_json::json!({ "key": key, "from": from, "to": to });
-            self.hub.publish(event.details(details));
-        }
-    }
-
     /// Starts the drain job when a volume has left write-back. A repeated command starts it too if
     /// dirty blocks remain.
     fn drain_after_change(&self, name: &str, changed: &Changed) -> Result<Option<String>, AdminError> {
@@ -221,6 +190,40 @@ impl Service {
             ..error
         })?;
         Ok(Some(job.id))
+    }
+}
+
+impl Telemetry {
+    /// Reports values that were already in effect and are now in the file.
+    pub(super) fn tell_written(&self, whose: &str, written: &[String]) {
+        for key in written {
+            let what = format!("{key} of {whose} is unchanged, and now also in the configuration file");
+            self.emit(ServiceEvent::Note(MessageId::ConfigReloaded, what));
+        }
+    }
+
+    fn announce(&self, target: Target<'_>, changed: &Changed) {
+        let about = match target {
+            Target::Pool(_) => MessageId::ConfigReloaded,
+            Target::Volume(_) => MessageId::Event(EventKind::VolumeSettingChanged),
+        };
+        for (key, from, to) in changed {
+            let message = format!("{key} of {} is {to} now, not {from}", whose(target));
+            self.emit(ServiceEvent::Note(about, message.clone()));
+            let event = match target {
+                Target::Pool(pool) => NewEvent::new(EventKind::VolumeSettingChanged, message).pool(pool),
+                Target::Volume(volume) => {
+                    let kind = if key == "mode" {
+                        EventKind::VolumeModeChanged
+                    } else {
+                        EventKind::VolumeSettingChanged
+                    };
+                    NewEvent::new(kind, message).volume(volume)
+                }
+            };
+            let details = serde_json::json!({ "key": key, "from": from, "to": to });
+            self.hub().publish(event.details(details));
+        }
     }
 }
 

@@ -1,26 +1,28 @@
 //! Opens everything at startup, and stops it.
 
+use super::Service;
 use super::catalog::Catalog;
-use super::deferred_open::Place;
+use super::deferred_places::{DeferredOpens, Place};
 use super::job_numbers::JobNumbers;
 use super::job_table::JobTable;
 use super::pool_query::ask;
-use super::{Service, Upgrader, lock};
+use super::telemetry::{ServiceEvent, Telemetry};
 use crate::api::MetricsPort;
 use crate::log_level::LogThreshold;
+use crate::upgrade::Upgrader;
 use forebay_admin::Taking;
 use forebay_admin::clock::SystemClock;
 use forebay_admin::events::{AlarmKey, EventKind, Hub, HubLimits, NewEvent, Severity};
 use forebay_admin::{AdminError, MessageId, OpenHow};
 use forebay_config::{Config, ConfigFile};
 use forebay_core::Drain;
+use forebay_pool::PoolHandle;
 use forebay_pool::handover::ListenerStore;
 use forebay_pool::time_limit::Places;
-use forebay_pool::{PoolEvent, PoolHandle};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Interval of the expiry check of rules.
 const RULES_EVERY: Duration = Duration::from_secs(1);
@@ -33,22 +35,6 @@ const STOP_WITHIN: Duration = Duration::from_secs(40);
 const JOBS_WITHIN: Duration = Duration::from_secs(2);
 /// Time limit for recordings to send the end of their traces before pools are requested to stop.
 const RECORDINGS_END_WITHIN: Duration = Duration::from_secs(1);
-
-/// A line for the log of the daemon.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum ServiceEvent {
-    /// An event of a pool.
-    Pool {
-        /// Name of the pool.
-        pool: String,
-        /// The event.
-        event: PoolEvent,
-    },
-    /// An operation failed; the rest continues.
-    Problem(MessageId, String),
-    /// An operation was completed.
-    Note(MessageId, String),
-}
 
 /// Parameters to start a service.
 pub(crate) struct ServiceStart {
@@ -89,7 +75,8 @@ impl Service {
         let places = Places::default();
         let state_dir = start.path.is_some().then(|| start.config.daemon.state_dir.clone());
         let jobs = JobTable::new(hub.clone(), clock, JobNumbers::new(state_dir, places.clone()));
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let wear = crate::wear::Wear::begin(&start.config.daemon.state_dir);
+        let telemetry = Telemetry::new(hub.clone(), start.on_event, wear);
         let service = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             catalog: Catalog::new(start.config.clone(), start.file, start.path),
@@ -103,18 +90,11 @@ impl Service {
             upgrader: start.upgrader,
             upgrading: AtomicBool::new(false),
             has_api: start.has_api,
-            upgraded: Mutex::default(),
             places,
             holds: super::holds::Holds::default(),
-            locked: Mutex::default(),
-            wear: Mutex::new(crate::wear::Wear::begin(&start.config.daemon.state_dir)),
-            late: Mutex::default(),
-            need_both: Mutex::default(),
-            opens_late: AtomicBool::new(false),
-            patience_until: Instant::now() + start.patience,
-            started_unix_s: now.map_or(0, |since| since.as_secs()),
+            deferred: DeferredOpens::new(start.patience),
             log_threshold: start.log_threshold,
-            on_event: Mutex::new(start.on_event),
+            telemetry: Arc::new(telemetry),
         });
         service.log_threshold.set(start.config.daemon.log_level);
         let how = |pool: &str| OpenHow {
@@ -147,7 +127,7 @@ impl Service {
         how: &dyn Fn(&str) -> OpenHow,
     ) -> Result<(), AdminError> {
         for problem in self.guards.update(config).refused {
-            self.emit(ServiceEvent::Problem(MessageId::ConfigValue, problem)); // exports that need it fail, and report it
+            self.telemetry.emit(ServiceEvent::Problem(MessageId::ConfigValue, problem)); // exports that need it fail, and report it
         }
         self.settle_leaving();
         for (name, pool) in &config.pools {
@@ -196,7 +176,7 @@ impl Service {
         let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
         let message = format!("{}{hint}", error.what);
         if self.raise_if_configured(place, &message) {
-            self.emit(ServiceEvent::Problem(error.id, format!("{place}: {message}")));
+            self.telemetry.emit(ServiceEvent::Problem(error.id, format!("{place}: {message}")));
         }
     }
 
@@ -209,7 +189,7 @@ impl Service {
         if self.catalog.path().is_some() {
             crate::alarm_command::spawn(Arc::downgrade(self), &self.hub)?;
             let state_dir = self.catalog.state_dir();
-            crate::event_files::spawn(Arc::downgrade(self), &self.hub, &state_dir)?;
+            crate::event_files::spawn(Arc::downgrade(&self.telemetry), &self.hub, &state_dir)?;
         }
         let threads = [
             std::thread::Builder::new().name("records".into()).spawn(move || Self::follow_caches(&follower)),
@@ -277,7 +257,7 @@ impl Service {
             self.hub.clear(&AlarmKey::pool(EventKind::PoolNotAnswering, &name));
             self.hub.clear(&AlarmKey::pool(EventKind::CacheWear, &name));
             self.hub.raise(AlarmKey::pool(EventKind::PoolFailed, &name), Severity::Error, &message);
-            self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::PoolFailed), message));
+            self.telemetry.emit(ServiceEvent::Problem(MessageId::Event(EventKind::PoolFailed), message));
         }
     }
 
@@ -301,13 +281,13 @@ impl Service {
                 errors.extend(pool.stop().err());
                 continue;
             }
-            let is_named = !self.has_alarm(&AlarmKey::pool(EventKind::DevicePathLost, name));
+            let is_named = !self.telemetry.has_alarm(&AlarmKey::pool(EventKind::DevicePathLost, name));
             let safe = if is_named { ". Acknowledged writes are safe in its cache" } else { "" };
             let what = format!(
                 "pool {name} was not closed within {} s: a system call of its thread hangs{safe}",
                 STOP_WITHIN.as_secs()
             );
-            self.emit(ServiceEvent::Problem(MessageId::PoolNotStopped, what.clone()));
+            self.telemetry.emit(ServiceEvent::Problem(MessageId::PoolNotStopped, what.clone()));
             errors.push(forebay_pool::RunError::failed(
                 MessageId::PoolNotStopped,
                 what,
@@ -316,10 +296,6 @@ impl Service {
         }
         self.jobs.await_threads(JOBS_WITHIN);
         errors
-    }
-
-    fn has_alarm(&self, key: &AlarmKey) -> bool {
-        self.hub.alarms().iter().any(|alarm| alarm.key == *key)
     }
 
     /// Requests jobs and pools to stop, and waits only for the end of recordings. All begin at
@@ -337,9 +313,5 @@ impl Service {
         self.tell_to_stop();
         self.hub.close();
         self.pools.take_all()
-    }
-
-    pub(crate) fn emit(&self, what: ServiceEvent) {
-        (lock(&self.on_event))(what);
     }
 }

@@ -721,10 +721,10 @@ fn a_volume_that_is_refused_for_what_its_store_has_is_not_tried_again() {
     let tried = |kind| {
         let refused =
             AdminError::new(MessageId::BackingNotAnswering, "cannot attach a", "do something").of_kind(kind);
-        service.try_again_if_locked(super::deferred_open::Place::Volume("a".into()), refused).hint
+        service.try_again_if_locked(super::deferred_places::Place::Volume("a".into()), refused).hint
     };
     assert_eq!(tried(ErrorKind::Conflict), "do something");
-    assert!(lock(&service.locked).is_empty());
+    assert!(service.deferred.all().is_empty());
     assert!(tried(ErrorKind::Failed).ends_with("the daemon retries until it is free"));
     assert!(service.stop().is_empty());
 }
@@ -733,9 +733,10 @@ fn a_volume_that_is_refused_for_what_its_store_has_is_not_tried_again() {
 fn what_was_taken_out_meanwhile_has_no_alarm() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
-    for gone in
-        [super::deferred_open::Place::Pool("gone".into()), super::deferred_open::Place::Volume("gone".into())]
-    {
+    for gone in [
+        super::deferred_places::Place::Pool("gone".into()),
+        super::deferred_places::Place::Volume("gone".into()),
+    ] {
         assert!(!service.open_again(&gone), "it would be tried again");
         assert_eq!(service.hub.alarms(), []);
     }
@@ -776,7 +777,7 @@ fn a_volume_whose_export_cannot_be_made_says_what_to_do_and_is_not_tried_again()
     let told = format!("there is no folder {}: create it, or choose another path", at("missing"));
     assert!(alarms[0].message.contains(&told), "{}", alarms[0].message);
     assert!(alarms[0].message.contains("then: forebay volume attach a"), "{}", alarms[0].message);
-    assert!(lock(&service.locked).is_empty());
+    assert!(service.deferred.all().is_empty());
     assert!(service.stop().is_empty());
 }
 

@@ -1,7 +1,8 @@
 //! Pools that are configured and not open: the known state of their caches, and their removal.
 
+use super::Service;
 use super::catalog::StoredConfig;
-use super::{Service, ServiceEvent, lock};
+use super::telemetry::ServiceEvent;
 use forebay_admin::events::{AlarmKey, EventKind};
 use forebay_admin::{AdminError, DeviceInfo, MessageId, PoolInfo, RecordedInfo};
 use forebay_config::Edit;
@@ -50,7 +51,7 @@ impl Service {
         let records = of_pool(&state_dir, name).unwrap_or_default();
         let recorded = records.first().map(|record| recorded_info(record, &state_dir));
         let devices = devices.iter().map(device).collect();
-        let why = self.message_of(&AlarmKey::pool(EventKind::PoolFailed, name));
+        let why = self.telemetry.message_of(&AlarmKey::pool(EventKind::PoolFailed, name));
         let volumes = self.catalog.volumes_of(name);
         PoolInfo { volumes, why, ..PoolInfo::closed(name.into(), devices, recorded) }
     }
@@ -59,11 +60,6 @@ impl Service {
     pub(super) fn silent_info(&self, name: &str) -> PoolInfo {
         let why = Some(self.pools.why_silent(name));
         PoolInfo { not_open: false, not_answering: true, why, ..self.configured_info(name) }
-    }
-
-    /// Returns the message of an alarm if it is raised.
-    pub(super) fn message_of(&self, key: &AlarmKey) -> Option<String> {
-        self.hub.alarms().into_iter().find(|alarm| alarm.key == *key).map(|alarm| alarm.message)
     }
 
     /// Checks that removing a pool that is not open from the configuration does not abandon dirty
@@ -126,25 +122,15 @@ impl Service {
         }
         for record in records {
             if let Err(why) = record.remove(&MayWait::here(), &state_dir, false) {
-                self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
+                self.telemetry.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
                     "pool {name} is removed, but the record of its cache is not: {why}; the next start tries \
                      again"
                 )));
             }
         }
-        lock(&self.locked).retain(|place| !place.is_of(name, &volumes));
+        self.deferred.forget(name, &volumes);
         self.catalog.remove_pool(name);
-        self.clear_alarms_of(name, &volumes);
+        self.telemetry.clear_alarms_of(name, &volumes);
         Ok(())
-    }
-
-    /// Clears the alarms of a pool and its volumes, which were removed.
-    pub(super) fn clear_alarms_of(&self, pool: &str, volumes: &[String]) {
-        for alarm in self.hub.alarms() {
-            let is_volume = alarm.key.volume.as_ref().is_some_and(|volume| volumes.contains(volume));
-            if is_volume || alarm.key.volume.is_none() && alarm.key.pool.as_deref() == Some(pool) {
-                self.hub.clear(&alarm.key);
-            }
-        }
     }
 }

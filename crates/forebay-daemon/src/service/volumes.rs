@@ -98,7 +98,7 @@ impl Service {
             self.warn_of(&name);
         }
         if moved.is_some() {
-            self.emit(ServiceEvent::Note(MessageId::VolumeMoved, message.clone()));
+            self.telemetry.emit(ServiceEvent::Note(MessageId::VolumeMoved, message.clone()));
         }
         self.hub.publish(NewEvent::new(EventKind::VolumeAttached, message).volume(&name));
         self.volume_info(&name)

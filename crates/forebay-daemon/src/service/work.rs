@@ -68,7 +68,7 @@ impl Service {
         self.jobs.forget_recordings();
         match (spec.kind, self.handle(&spec.pool)) {
             (JobKind::Replace, Ok(handle)) => self.undo_copy(&spec.pool, &handle),
-            (JobKind::Rebuild, Ok(_)) => self.emit(super::ServiceEvent::Problem(
+            (JobKind::Rebuild, Ok(_)) => self.telemetry.emit(super::ServiceEvent::Problem(
                 MessageId::DaemonNoThread,
                 format!("pool {} is rebuilt without a job", spec.pool),
             )),
