@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_found_by_time_and_filter_after_a_restart() {
+    fn stored_events_are_found_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let state_dir = folder.path();
         let all = Filter::default();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_end_of_an_oversized_file_is_read() {
+    fn only_the_end_of_a_large_file_is_read() {
         let state = tempfile::tempdir().unwrap();
         let mut files = files(state.path());
         let path = files.newest();

@@ -171,7 +171,7 @@ mod tests {
     use forebay_core::CurvePoint;
 
     #[test]
-    fn misses_cost_time() {
+    fn latency_falls_with_the_hit_ratio() {
         let point = |eighths, misses| CurvePoint {
             eighths,
             sampled_blocks: 900,
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_sample_has_an_error_that_time_mends() {
+    fn small_sample_asks_for_more_time() {
         let few = advice([50; 11], 1_000, 3600);
         let error = few.error_points.unwrap();
         // 5,000 distinct blocks, half of the reads hit: two standard errors are 100 / sqrt(5,000)

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shell_reads_back_each_word() {
+    fn shell_reads_back_each_word() {
         for text in [
             "db=/dev/sdb",
             "",

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_on_a_port_of_their_own_and_nothing_else_is() {
+    fn metrics_port_serves_only_metrics() {
         let folder = tempfile::tempdir().unwrap();
         let service = start(folder.path(), Arc::default(), "auto");
         let at = listen(&service, "127.0.0.1:0").unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_cannot_be_had_leaves_everything_as_it_was_and_is_told() {
+    fn unavailable_port_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let service = start(folder.path(), Arc::default(), "auto");
         let other = listener_below_ephemeral_ports();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn who_connects_while_the_port_changes_hands_is_answered_by_who_takes_it() {
+    fn metrics_client_survives_a_handover() {
         let folder = tempfile::tempdir().unwrap();
         let store: Arc<ListenerStore> = Arc::default();
         let service = start(folder.path(), Arc::clone(&store), "auto");

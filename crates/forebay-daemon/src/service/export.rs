@@ -269,7 +269,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_failed_export_says_what_has_become_of_the_pool() {
+    fn failed_export_reports_the_closed_pool() {
         let folder = tempfile::tempdir().unwrap();
         let (cache, away) = (folder.path().join("a.cache"), folder.path().join("away"));
         assert!(start(folder.path(), Arc::default(), "auto").stop().is_empty());

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn disks_of_the_size_that_are_no_part_of_others_are_looked_at() {
+    fn candidates_have_the_size_and_are_unused() {
         let folder = tempfile::tempdir().unwrap();
         for (name, sectors, holder) in [
             ("sdb", "2048", None),

@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_processor_time_of_this_process_is_found() {
+    fn processor_time_is_read() {
         let before = processor_seconds().unwrap();
         let mut sum = 0_u64;
         while processor_seconds().unwrap() <= before {

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_device_stands_where_the_old_one_stood() {
+    fn new_device_takes_the_old_position() {
         let spec = |path: &str| CacheSpec { path: path.into(), size_bytes: Some(1 << 30) };
         let paths = |old: &[CacheSpec], survivor| {
             let after = devices_after(old, survivor, &spec("/new"));

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_hangs_hides_no_other_and_is_told() {
+    fn hanging_pool_hides_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let service = start(folder.path(), Arc::default(), "auto");
         let go = hang(&service, "a");
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_do_not_pile_up_and_a_long_silence_is_an_alarm() {
+    fn long_silence_raises_an_alarm() {
         let folder = tempfile::tempdir().unwrap();
         let service = start(folder.path(), Arc::default(), "auto");
         let go = hang(&service, "a");

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_the_file_names_stays_and_one_that_it_does_not_name_is_gone() {
+    fn removal_follows_the_file_at_a_start() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
         let of = killed(at, &[(at.join("c.cache"), 16 << 20)]);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_was_used_since_is_not_erased_and_stays_recorded() {
+    fn changed_devices_are_not_erased() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
         let of = killed(at, &[(at.join("c.cache"), 16 << 20), (at.join("other"), 16 << 20)]);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_not_removed_if_that_cannot_be_recorded_or_written_and_can_be_afterwards() {
+    fn failed_removal_can_be_repeated() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
         let (service, of) = with_a_pool(at);

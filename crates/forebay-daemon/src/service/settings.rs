@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_until_the_next_start_is_written_when_it_is_asked_for_for_good() {
+    fn temporary_value_can_be_made_permanent() {
         let folder = tempfile::tempdir().unwrap();
         let service = start(folder.path(), std::sync::Arc::default(), "auto");
         for (target, key, value) in
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_until_the_next_start_is_not_written_with_something_else() {
+    fn temporary_value_stays_out_of_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let service = start(folder.path(), std::sync::Arc::default(), "auto");
         let volume = Target::Volume("a");

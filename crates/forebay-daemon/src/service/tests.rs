@@ -65,7 +65,7 @@ fn served(service: &Service) -> Vec<String> {
 }
 
 #[test]
-fn a_pool_that_panics_takes_no_other_with_it_and_can_be_opened_again() {
+fn panicking_pool_can_be_reopened() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     assert_eq!(served(&service), ["a", "b"]);
@@ -94,7 +94,7 @@ fn a_pool_that_panics_takes_no_other_with_it_and_can_be_opened_again() {
 }
 
 #[test]
-fn what_was_given_away_is_taken_back_with_its_connections() {
+fn handover_can_be_taken_back() {
     ["auto", "psync"].into_iter().for_each(changes_hands);
 }
 
@@ -178,7 +178,7 @@ fn changes_hands(io: &str) {
 }
 
 #[test]
-fn a_connection_goes_on_only_with_the_volume_that_it_had() {
+fn connection_resumes_on_its_own_volume() {
     let folder = tempfile::tempdir().unwrap();
     let mut service = start(folder.path(), Arc::default(), "auto");
     for (kept, change) in [(false, "volume"), (false, "smaller"), (true, "larger")] {
@@ -206,7 +206,7 @@ fn a_connection_goes_on_only_with_the_volume_that_it_had() {
 }
 
 #[test]
-fn a_successor_that_gives_up_leaves_socket_files_where_they_are() {
+fn failed_successor_keeps_socket_files() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     let (state, _) = service.hand_over().unwrap();
@@ -231,7 +231,7 @@ fn a_successor_that_gives_up_leaves_socket_files_where_they_are() {
 }
 
 #[test]
-fn a_pool_that_does_not_close_holds_the_others_for_a_bounded_time() {
+fn hanging_pool_delays_a_stop_briefly() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     let (go, hangs) = std::sync::mpsc::channel::<()>();
@@ -255,7 +255,7 @@ fn a_pool_that_does_not_close_holds_the_others_for_a_bounded_time() {
 }
 
 #[test]
-fn what_was_called_too_late_is_not_done_later() {
+fn late_call_is_not_executed() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     let handle = service.handle("a").unwrap();
@@ -273,7 +273,7 @@ fn what_was_called_too_late_is_not_done_later() {
 }
 
 #[test]
-fn a_job_that_waits_does_not_hold_up_a_stop() {
+fn waiting_job_does_not_delay_a_stop() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     // A detach that waits for a hanging pool, as with a backing store that does not answer.
@@ -298,7 +298,7 @@ fn a_job_that_waits_does_not_hold_up_a_stop() {
 }
 
 #[test]
-fn what_was_done_and_is_not_in_the_file_is_told() {
+fn unwritten_change_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     let path = folder.path().join("forebay.toml");
@@ -324,7 +324,7 @@ fn what_was_done_and_is_not_in_the_file_is_told() {
 }
 
 #[test]
-fn a_reload_that_is_refused_leaves_everything_as_it_is_and_says_so() {
+fn refused_reload_changes_nothing() {
     use forebay_admin::Admin;
     use forebay_admin::events::{Delivery, Filter, Received, Start};
     let folder = tempfile::tempdir().unwrap();
@@ -371,7 +371,7 @@ fn until(service: &Service, what: impl Fn(&Service) -> bool) {
 }
 
 #[test]
-fn what_is_not_there_is_opened_when_it_comes() {
+fn missing_device_is_opened_on_arrival() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let service = start(folder.path(), Arc::default(), "auto");
@@ -397,7 +397,7 @@ fn what_is_not_there_is_opened_when_it_comes() {
 
 /// A device that is late while the machine boots is no failure yet.
 #[test]
-fn what_is_late_is_no_error_and_gives_nothing_up_until_the_patience_is_over() {
+fn late_device_is_no_failure_at_boot() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let service = start(folder.path(), Arc::default(), "auto");
@@ -429,7 +429,7 @@ fn what_is_late_is_no_error_and_gives_nothing_up_until_the_patience_is_over() {
 
 /// Another cache in its place is refused, and the retries end.
 #[test]
-fn something_else_that_comes_is_refused_as_at_a_start() {
+fn foreign_device_is_refused_on_arrival() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let service = start(folder.path(), Arc::default(), "auto");
@@ -448,7 +448,7 @@ fn something_else_that_comes_is_refused_as_at_a_start() {
 }
 
 #[test]
-fn both_devices_of_a_mirrored_pool_are_waited_for_while_the_machine_starts() {
+fn mirrored_pool_awaits_both_devices() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let text = format!(
@@ -482,7 +482,7 @@ fn both_devices_of_a_mirrored_pool_are_waited_for_while_the_machine_starts() {
 }
 
 #[test]
-fn a_cache_that_somebody_else_has_is_opened_when_it_is_free() {
+fn locked_cache_is_opened_once_free() {
     use forebay_io::{Device, DeviceOptions};
     let folder = tempfile::tempdir().unwrap();
     assert!(start(folder.path(), Arc::default(), "auto").stop().is_empty());
@@ -533,7 +533,7 @@ fn start_without_cache(folder: &Path, names: &[&str]) -> Arc<Service> {
 }
 
 #[test]
-fn a_replacement_that_cannot_be_is_refused_before_anything_is_given_up() {
+fn impossible_replacement_is_refused_early() {
     let folder = tempfile::tempdir().unwrap();
     let service = start_without_cache(folder.path(), &["one", "two"]);
     let file = || std::fs::read_to_string(folder.path().join("forebay.toml")).unwrap();
@@ -577,7 +577,7 @@ fn a_replacement_that_cannot_be_is_refused_before_anything_is_given_up() {
 }
 
 #[test]
-fn a_pool_without_its_failed_cache_is_removed_and_that_nothing_is_erased_is_no_success() {
+fn removal_reports_devices_not_erased() {
     let folder = tempfile::tempdir().unwrap();
     assert!(start_without_cache(folder.path(), &["one"]).stop().is_empty());
     let path = folder.path().join("forebay.toml");
@@ -616,7 +616,7 @@ fn configured_instead(folder: &Path, names: [(&str, &str); 2]) -> std::path::Pat
 }
 
 #[test]
-fn while_a_failed_cache_is_replaced_a_start_serves_without_it() {
+fn start_serves_without_a_failed_cache() {
     for names in [&["one"][..], &["one", "two"]] {
         let folder = tempfile::tempdir().unwrap();
         let service = start_without_cache(folder.path(), names);
@@ -657,7 +657,7 @@ fn while_a_failed_cache_is_replaced_a_start_serves_without_it() {
 }
 
 #[test]
-fn a_new_cache_that_is_whole_takes_the_place_of_a_failed_one_at_a_start() {
+fn start_opens_a_complete_new_cache() {
     let folder = tempfile::tempdir().unwrap();
     let service = start_without_cache(folder.path(), &["one"]);
     assert!(service.stop().is_empty());
@@ -685,7 +685,7 @@ fn a_new_cache_that_is_whole_takes_the_place_of_a_failed_one_at_a_start() {
 }
 
 #[test]
-fn a_state_directory_that_takes_no_writes_is_told_before_anything_is_given_up() {
+fn unwritable_state_stops_a_replacement() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     let caches = folder.path().join("state/caches");
@@ -714,7 +714,7 @@ fn a_state_directory_that_takes_no_writes_is_told_before_anything_is_given_up() 
 }
 
 #[test]
-fn a_volume_that_is_refused_for_what_its_store_has_is_not_tried_again() {
+fn refused_volume_is_not_retried() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     // Its store is not closed yet: a check for other users of the store finds this process.
@@ -730,7 +730,7 @@ fn a_volume_that_is_refused_for_what_its_store_has_is_not_tried_again() {
 }
 
 #[test]
-fn what_was_taken_out_meanwhile_has_no_alarm() {
+fn removed_places_have_no_alarm() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     for gone in [
@@ -744,7 +744,7 @@ fn what_was_taken_out_meanwhile_has_no_alarm() {
 }
 
 #[test]
-fn a_volume_whose_export_cannot_be_made_says_what_to_do_and_is_not_tried_again() {
+fn failed_export_uri_is_not_retried() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();
     std::fs::File::create(at("a.img")).unwrap().set_len(1 << 20).unwrap();
@@ -793,7 +793,7 @@ fn volumes_of_all_three(service: &Service, folder: &Path) -> [Vec<String>; 3] {
 }
 
 #[test]
-fn volumes_that_come_and_go_beside_reloads_are_where_all_three_say() {
+fn volumes_agree_after_concurrent_reloads() {
     use forebay_admin::jobs::JobId;
     use std::sync::atomic::Ordering;
     let folder = tempfile::tempdir().unwrap();
@@ -830,7 +830,7 @@ fn volumes_that_come_and_go_beside_reloads_are_where_all_three_say() {
 }
 
 #[test]
-fn a_held_volume_is_nobody_elses_until_its_holder_is_done() {
+fn held_volume_refuses_other_changes() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     let config = service.catalog.config().volumes["a"].clone();

@@ -178,7 +178,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_worn_disk_raises_an_alarm_and_each_device_tells_of_its_flash() {
+    fn worn_disk_raises_an_alarm() {
         let folder = tempfile::tempdir().unwrap();
         let service = start(folder.path(), Arc::default(), "auto");
         let flash = || service.pool_info("a").unwrap().devices.remove(0).flash.unwrap();

@@ -248,7 +248,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(5);
 
     #[test]
-    fn a_connection_arrives_with_what_it_has_unread() {
+    fn connection_arrives_with_unread_bytes() {
         let (ours, theirs) = Wire::pair().unwrap();
         let theirs = Wire::over(theirs).unwrap();
         let (mut client, served) = UnixStream::pair().unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_a_silence_and_nonsense_are_told_apart() {
+    fn end_silence_and_garbage_differ() {
         let (ours, theirs) = Wire::pair().unwrap();
         let theirs = Wire::over(theirs).unwrap();
         assert_eq!(ours.receive(Duration::from_millis(1)).unwrap_err(), WireError::Late(0));
