@@ -84,7 +84,7 @@ fn follow(service: &Weak<Service>, mut alarms: Subscription) {
             Delivery::Event(event) => command.run(&event.to_json()),
         };
         let Some(service) = service.upgrade() else { return };
-        service.telemetry().note_alarm_command(&command, &told);
+        service.telemetry().note_alarm_command(&command.what(), &told);
     }
 }
 

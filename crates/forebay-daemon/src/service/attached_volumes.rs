@@ -1,11 +1,11 @@
-//! What the service knows of attached volumes beside their configuration.
+//! Rules and identities of attached volumes.
 
 use super::lock;
 use forebay_config::rules::RuleSet;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// Rules and identities of volumes.
+/// See the top of this file.
 #[derive(Debug, Default)]
 pub(super) struct AttachedVolumes {
     /// Rules of attached volumes.

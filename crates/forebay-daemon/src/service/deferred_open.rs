@@ -20,24 +20,15 @@
 //! fails instead, because an operator watches it.
 
 use super::deferred_places::Place;
+use super::opening::{HELD, UNOPENED};
 use super::{Service, ServiceEvent};
 use forebay_admin::events::Severity;
 use forebay_admin::{AdminError, ErrorKind, MessageId, VolumeRequest};
 use forebay_config::CacheSpec;
-use forebay_io::{Device, DeviceError, DeviceOptions};
-use forebay_pool::MayWait;
 use forebay_pool::register::of_pool;
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::time::Duration;
 
-/// Time limit for opening a device.
-const WITHIN: Duration = Duration::from_secs(20);
-/// Name for the holder of a device if that is this process.
-const OWN: &str = "this very process";
 /// Text appended to the alarm.
-const HELD: &str = "the daemon retries until it is free";
-const UNOPENED: &str = "the daemon retries until it can be opened";
 const UNRECORDED: &str = "the daemon retries until state_dir accepts writes";
 
 impl Service {
@@ -138,7 +129,7 @@ impl Service {
         let found: Vec<&'static str> = match place {
             Place::Volume(name) => {
                 let backing = self.catalog.config().volumes.get(name)?.backing.path().to_owned();
-                return self.why_not_opened(&backing);
+                return self.devices.why_not_opened(&backing);
             }
             Place::Pool(name) => {
                 let (devices, state_dir) = {
@@ -150,7 +141,8 @@ impl Service {
                 let is_to_be_made =
                     |spec: &CacheSpec| spec.size_bytes.is_some() && !spec.path.exists() && !is_recorded();
                 let awaited = devices.iter().filter(|spec| !is_to_be_made(spec));
-                let found: Vec<_> = awaited.filter_map(|spec| self.why_not_opened(&spec.path)).collect();
+                let found: Vec<_> =
+                    awaited.filter_map(|spec| self.devices.why_not_opened(&spec.path)).collect();
                 let is_patient = !self.deferred.patience_left().is_zero();
                 if self.catalog.is_mirrored(name)
                     && !is_patient
@@ -164,29 +156,6 @@ impl Service {
             }
         };
         found.first().copied()
-    }
-
-    /// Returns why a device cannot be opened. A hanging device is not free either.
-    fn why_not_opened(&self, path: &Path) -> Option<&'static str> {
-        match self.try_open(path) {
-            Some(Err(DeviceError::InUse { .. })) | None => Some(HELD),
-            Some(Err(DeviceError::Open { .. } | DeviceError::WriteProtected { .. })) => Some(UNOPENED),
-            Some(_) => None,
-        }
-    }
-
-    /// Returns true if another process holds a device.
-    pub(super) fn is_anothers(&self, path: &Path) -> bool {
-        matches!(self.try_open(path), Some(Err(DeviceError::InUse { holder, .. })) if holder != OWN)
-    }
-
-    /// Opens a device briefly; returns `None` if that takes too long, or there is no thread for it.
-    fn try_open(&self, path: &Path) -> Option<Result<Device, DeviceError>> {
-        let wanted = path.to_owned();
-        let look = move |_: &MayWait| {
-            Device::open_cache(&wanted, DeviceOptions { direct: false, ..DeviceOptions::default() })
-        };
-        self.places.within(path, WITHIN, look).ok()
     }
 
     /// Opens waiting pools and volumes whose devices are free now.

@@ -10,6 +10,7 @@ use super::catalog::StoredConfig;
 use super::errors::{conflict, no_answer};
 use super::job_table::End;
 use super::pool_query::ask;
+use super::volume_use::await_all_unused;
 use super::work::Until;
 use super::{Service, ServiceEvent};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
@@ -35,7 +36,7 @@ impl Service {
         self.exportable(name, &*self.changing()?)?;
         if !request.force {
             self.check_nothing_left_here(name)?;
-            drop(Self::await_all_unused(&handle)?);
+            drop(await_all_unused(&handle)?);
         }
         let kind = JobKind::Export { drain: request.drain };
         self.jobs.begin(JobSpec::pool(kind, name).force(request.force))
@@ -83,17 +84,6 @@ impl Service {
         })
     }
 
-    /// Waits until no client uses a volume of a pool. While the returned claims exist, nothing can
-    /// open its block devices.
-    fn await_all_unused(handle: &PoolHandle) -> Result<Claims, AdminError> {
-        let mut claims = Claims::new();
-        for volume in ask(handle, |pool| pool.names())? {
-            let unused = Self::await_unused(handle, &volume);
-            claims.extend(unused.map_err(|users| users.refuse("export", &volume))?);
-        }
-        Ok(claims)
-    }
-
     /// Runs the job.
     pub(super) fn export(&self, id: JobId, name: &str, drain: bool, force: bool) -> Result<(), End> {
         let handle = self.handle(name)?;
@@ -128,7 +118,7 @@ impl Service {
             true => Claims::new(),
             false => {
                 self.check_nothing_left_here(name)?;
-                Self::await_all_unused(handle)?
+                await_all_unused(handle)?
             }
         };
         let facts = ask(handle, |pool| pool.facts())?;

@@ -13,8 +13,8 @@ use super::confirm::{self, Named};
 use super::errors::{invalid, no_answer};
 use super::import_backing::Wanted;
 use super::info::warning_infos;
+use super::opening::Allowed;
 use super::pool_query::ask;
-use super::records::Allowed;
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::{AdminError, ImportInfo, ImportRequest, ImportedVolume, MessageId};
 use forebay_config::device_name::stable_name;
@@ -220,7 +220,7 @@ impl Service {
         let devices: Vec<PathBuf> = section.pool.devices.iter().map(|spec| spec.path.clone()).collect();
         let first = devices.first().cloned().unwrap_or_default();
         // A lock is taken before anything is written.
-        let is_anothers = || devices.iter().any(|path| self.is_anothers(path));
+        let is_anothers = || devices.iter().any(|path| self.devices.is_anothers(path));
         let is_as_it_was = || {
             let devices = devices.clone();
             let again = self.places.within(&first, LOOK_WITHIN, move |_| find(&devices).is_ok());

@@ -5,8 +5,8 @@
 
 use super::catalog::StoredConfig;
 use super::errors::invalid;
+use super::opening::Allowed;
 use super::pool_query::ask;
-use super::records::Allowed;
 use super::{Service, ServiceEvent};
 use forebay_admin::Taking;
 use forebay_admin::jobs::{JobKind, JobSpec};
@@ -79,11 +79,11 @@ impl Service {
         Self::let_go(&handle)?;
         let (config, _) = self.catalog.with_volumes(name)?;
         let allowed = Allowed::to_create(taking);
-        let opened = self.open_unused(spec, self.opening(name, &config, allowed))?;
+        let opened = self.devices.open_unused(spec, self.opening(name, &config, allowed))?;
         if opened.size_bytes() < bytes {
             return Err(too_small(spec, bytes));
         }
-        let opened = self.with_devices(std::slice::from_ref(spec), move |may_wait| {
+        let opened = self.devices.with_devices(std::slice::from_ref(spec), move |may_wait| {
             begin_on(may_wait, &opened).map(|()| opened)
         })??;
         let tag = new_tag()?;

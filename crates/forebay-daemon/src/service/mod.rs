@@ -10,17 +10,23 @@
 //! - An operation that attaches or detaches a volume holds it exclusively from the pool's step to
 //!   the configuration's (`holds`). So the two agree regardless of concurrent requests.
 //!
-//! Files: `catalog` (the configuration file and changes of it), `errors` (that several operations
-//! return), `start` (opening everything at startup, stopping it), `pools`, `mirror` (mirrored
-//! ones), `replace` (another device for a healthy one), `export` and `import` (moving a pool to and
-//! from another host), `confirm` (the operator's decisions on an imported pool), `import_backing`
-//! (its backing stores), `volumes`, `holds`, `settings`, `daemon_settings` (of the daemon itself),
-//! `reload`, `work`, `saving` (detaching a volume whose file was unlinked), `absent` (volumes that
-//! are not attached), `unopened_pools` (pools that are not open), `opening` (cache devices, which
-//! may hang), `deferred_open` (devices that are missing or held by another process), `handover`
-//! (handing everything over to a successor), `info` (state reports), `pool_query` (pools that do
-//! not answer), `wear` (of the flash), `metrics` (for Prometheus), `event_bridge` (turns reports of
-//! pools into events and alarms).
+//! [`Service`] is the facade over owners with private state that do not know each other: `catalog`
+//! (the configuration), `open_pools` with `pool_query`, `attached_volumes`, `holds`, `job_table`
+//! with `job_numbers`, `opening` (cache devices, which may hang), `deferred_places` and
+//! `telemetry`. These files, `errors`, `requests` and `volume_use` do not import the service. A
+//! thread that has the running configuration ([`Catalog::config`]) may ask `open_pools`, not the
+//! other way round.
+//!
+//! The other files are operations over several owners: `start` (opening everything at startup,
+//! stopping it), `pools`, `mirror` (mirrored ones), `replace` (another device for a healthy one),
+//! `export` and `import` (moving a pool to and from another host), `confirm` (the operator's
+//! decisions on an imported pool), `import_backing` (its backing stores), `pool_removal`,
+//! `volumes`, `relocated_backing`, `settings`, `daemon_settings` (of the daemon itself), `reload`,
+//! `work` (jobs), `recording`, `saving` (detaching a volume whose file was unlinked), `absent`
+//! (volumes that are not attached), `unopened_pools`, `deferred_open` (devices that are missing or
+//! held by another process), `records` (of caches), `handover` (to a successor), `info` (state
+//! reports), `advice`, `wear` (of the flash), `metrics` (for Prometheus), `telling` (alarm program,
+//! earlier events), `event_bridge` (turns reports of pools into events and alarms).
 
 mod absent;
 mod advice;
@@ -60,6 +66,7 @@ mod start;
 mod telemetry;
 mod telling;
 mod unopened_pools;
+mod volume_use;
 mod volumes;
 mod wear;
 mod work;
@@ -89,8 +96,10 @@ use deferred_places::DeferredOpens;
 use job_table::{JobTable, job_id};
 use locking::lock;
 use open_pools::OpenPools;
+use opening::DeviceOpener;
 use pool_query::ask;
 use requests::keep_name;
+use volume_use::await_unused;
 
 pub(crate) use catalog::load;
 pub(crate) use start::ServiceStart;
@@ -98,7 +107,7 @@ pub(crate) use telemetry::{ServiceEvent, Telemetry};
 
 /// See the top of this file.
 pub(crate) struct Service {
-    /// Reference to itself, for reporters.
+    /// Reference to itself, for the API.
     me: Weak<Self>,
     catalog: Catalog,
     pools: OpenPools,
@@ -121,6 +130,7 @@ pub(crate) struct Service {
     places: forebay_pool::time_limit::Places,
     /// Volumes that an operation holds exclusively.
     holds: holds::Holds,
+    devices: DeviceOpener,
     deferred: DeferredOpens,
     telemetry: Arc<Telemetry>,
     log_threshold: crate::log_level::LogThreshold,
@@ -291,7 +301,7 @@ impl Admin for Service {
         let (pool, handle, bytes) = self.size_wanted(name, size)?;
         let volume = name.to_owned();
         if !force && ask(&handle, move |pool| pool.is_smaller(&volume, bytes))? {
-            let unused = Self::await_unused(&handle, name);
+            let unused = await_unused(&handle, name);
             drop(unused.map_err(|users| users.refuse("shrink", name))?);
         }
         self.jobs.begin(JobSpec::volume(JobKind::Resize(bytes), &pool, name).force(force))

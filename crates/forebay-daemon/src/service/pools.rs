@@ -4,9 +4,8 @@ use super::catalog::StoredConfig;
 use super::deferred_places::Place;
 use super::errors::{invalid, no_answer, not_in_file, stopped};
 use super::event_bridge::reporter;
-use super::opening::{NotJoined, Opening};
+use super::opening::{Allowed, NotJoined, Opening};
 use super::pool_query::ask;
-use super::records::Allowed;
 use super::requests::{asked, bytes, device};
 use super::{Service, ServiceEvent};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
@@ -16,16 +15,15 @@ use forebay_admin::{
     ShrinkRequest, Taking,
 };
 use forebay_config::CacheSpec;
-use forebay_config::choices::Mirror;
 use forebay_config::{Edit, PoolConfig, Scope, Settings, VolumeConfig, conflicts};
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
 use forebay_format::member::DATA_START_BLOCK;
 use forebay_pool::MayWait;
-use forebay_pool::loss_record::{LossRecord, Seen, Verdict, judge};
-use forebay_pool::open::{NewCache, seen};
-use forebay_pool::register::{Consent, Entry, of_pool};
+use forebay_pool::loss_record::LossRecord;
+use forebay_pool::open::NewCache;
+use forebay_pool::register::{Consent, Entry};
 use forebay_pool::shell_word::quoted;
 use forebay_pool::{PoolHandle, PoolSnapshot, PoolStart, Promise, Reach};
 use std::path::{Path, PathBuf};
@@ -50,7 +48,9 @@ impl Service {
     ) -> Result<(), AdminError> {
         self.settle_replaced(name, config)?;
         let opening = self.opening(name, config, allowed);
-        let Some((parts, without_cache)) = self.open_parts(opening)?.take() else { return Err(stopped()) };
+        let Some((parts, without_cache)) = self.devices.open_parts(opening)?.take() else {
+            return Err(stopped());
+        };
         let (joining, made) = (parts.joining.clone(), parts.made.clone());
         let new_cache = parts.new_cache.clone();
         // A degraded cache raises this alarm itself once it is open.
@@ -127,7 +127,7 @@ impl Service {
             *entry = enter()?;
         }
         for spec in joining {
-            match self.join(handle, spec, self.opening(name, config, allowed)) {
+            match self.devices.join(handle, spec, self.opening(name, config, allowed)) {
                 // The content of the cache is complete without this device, which may come from a
                 // grow or shrink that was killed. But the creation of a pool must succeed with all
                 // devices or fail as a whole.
@@ -324,9 +324,11 @@ impl Service {
         };
         file.write(&list(config.devices.iter().cloned().chain([spec.clone()]).collect()))?;
         let allowed = Allowed::to_create(taking);
-        self.join(handle, spec, self.opening(name, &config, allowed)).map_err(|not| match not.is_certain {
-            true => file.revert(&list(config.devices.clone()), not.error),
-            false => not.error,
+        self.devices.join(handle, spec, self.opening(name, &config, allowed)).map_err(|not| {
+            match not.is_certain {
+                true => file.revert(&list(config.devices.clone()), not.error),
+                false => not.error,
+            }
         })
     }
 
@@ -531,7 +533,7 @@ impl Service {
         let (old, volumes) = self.catalog.with_volumes(name)?;
         let config = PoolConfig { devices: devices.clone(), ..old.clone() };
         let allowed = Allowed::to_create(request.taking());
-        self.check_new(self.opening(name, &config, allowed))?;
+        self.devices.check_new(self.opening(name, &config, allowed))?;
         let handle = self.handle(name)?;
         let names: Vec<String> = volumes.iter().map(|(volume, _)| volume.clone()).collect();
         let identities =
@@ -719,50 +721,6 @@ impl Service {
         self.hub.raise(AlarmKey::pool(EventKind::PoolFailed, name), Severity::Error, &error.what);
         let hint = if error.hint.is_empty() { String::new() } else { format!("{}; ", error.hint) };
         AdminError { hint: format!("{hint}the pool is closed now: forebay pool open {name}"), ..error }
-    }
-}
-
-/// Returns the record of a pool's cache if the cache has failed and must not be opened.
-pub(super) fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, AdminError> {
-    let Opening { name, config, state_dir, allowed, is_named } = opening;
-    let records = LossRecord::all(&MayWait::here(), state_dir)?;
-    if records.is_empty() || config.devices.is_empty() {
-        return Ok(None);
-    }
-    // Each device of a mirrored cache identifies the cache; of an unmirrored one only the first.
-    let mirrored = config.tunables().mirror == Mirror::On;
-    let telling = if mirrored { &config.devices[..] } else { &config.devices[..1] };
-    let found: Vec<_> =
-        telling.iter().map(|spec| (spec.path.as_path(), seen(&MayWait::here(), spec))).collect();
-    let current = if *is_named { of_pool(state_dir, name)? } else { Vec::new() };
-    let is_current = |record: &&LossRecord| current.iter().any(|own| own.cache_uuid == record.cache_uuid);
-    let recorded = records.iter().find(is_current).filter(|record| match allowed.consent {
-        Consent::None => true,
-        Consent::NewCache => record.lost_bytes() > 0, // only `pool replace --discard-lost` gives that up
-        Consent::Create { .. } => false,
-    });
-    match judge(&records, name, &found, recorded) {
-        Verdict::Open => Ok(None),
-        Verdict::WithoutCache(record) => {
-            if let [(path, Seen::Cache(cache))] = found[..] {
-                // The device may accept the mark now although it did not when it failed.
-                forebay_pool::failed_mark::mark_again(path.to_owned(), cache);
-            }
-            Ok(Some(*record))
-        }
-        Verdict::Refuse(record) => Err(AdminError::new(
-            MessageId::PoolLostData,
-            format!(
-                "the cache of pool {name} failed and {} bytes of {} are lost, but another device is in its \
-                 place: reads of the lost bytes would return old data without an error",
-                record.lost_bytes(),
-                record.losers().join(", ")
-            ),
-            format!(
-                "restore the data that {} lists; then remove that file",
-                record.path(state_dir).display()
-            ),
-        )),
     }
 }
 

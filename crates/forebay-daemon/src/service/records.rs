@@ -1,16 +1,16 @@
 //! Records of the caches of pools, kept outside of their devices (`register`), and the thread that
 //! updates them.
 
+use super::opening::{Allowed, unmake};
 use super::pool_query::{ask, look_at};
 use super::{Service, ServiceEvent};
 use forebay_admin::events::EventKind;
-use forebay_admin::{AdminError, MessageId, OpenHow, Taking};
+use forebay_admin::{AdminError, MessageId};
 use forebay_config::CacheSpec;
-use forebay_pool::cache_device::remove_made;
-use forebay_pool::register::{Consent, Entry, Facts, Permit, check_writable};
+use forebay_pool::register::{Entry, Facts, Permit, check_writable};
 use forebay_pool::time_limit::Undone;
 use forebay_pool::{MayWait, PoolHandle};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -20,37 +20,6 @@ const FOLLOW_EVERY: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(500);
 /// Time limit for a trial write: a hanging state directory must not block the caller.
 const RECORD_WITHIN: Duration = Duration::from_secs(5);
-
-/// The operator's permissions for opening a pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Allowed {
-    pub(super) consent: Consent,
-    pub(super) taking: Taking,
-}
-
-impl Allowed {
-    /// For a device that belonged to the pool until just now.
-    pub(super) const OWN: Self =
-        Self { consent: Consent::NewCache, taking: Taking { overwrite: true, fill: true } };
-
-    /// For devices that the operator names for a cache; does not give up a recorded cache that may
-    /// be dirty.
-    pub(super) fn to_create(taking: Taking) -> Self {
-        Self { consent: Consent::Create { new_cache: false }, taking }
-    }
-
-    /// Returns true if the operator has just named the devices for a cache.
-    pub(super) fn is_creating(self) -> bool {
-        matches!(self.consent, Consent::Create { .. })
-    }
-}
-
-impl From<OpenHow> for Allowed {
-    fn from(how: OpenHow) -> Self {
-        let consent = if how.new_cache { Consent::NewCache } else { Consent::None };
-        Self { consent, taking: how.taking() }
-    }
-}
 
 impl Service {
     pub(super) fn permit<'a>(&self, name: &'a str, state_dir: &'a Path, allowed: Allowed) -> Permit<'a> {
@@ -165,9 +134,4 @@ impl Service {
 
 fn late(folder: &Path) -> String {
     format!("{} does not answer within {} s", folder.display(), RECORD_WITHIN.as_secs())
-}
-
-/// Removes cache files that were just created, and are empty.
-pub(super) fn unmake(made: &[PathBuf]) {
-    made.iter().for_each(|path| remove_made(path));
 }

@@ -9,9 +9,9 @@
 
 use super::errors::{invalid, no_answer, stopped};
 use super::job_table::End;
+use super::opening::Allowed;
 use super::pool_query::ask;
 use super::pools::length_of_file;
-use super::records::Allowed;
 use super::requests::device;
 use super::{Service, ServiceEvent};
 use forebay_admin::events::{EventKind, NewEvent};
@@ -70,7 +70,7 @@ impl Service {
         }
         let is_there = spec.path.exists();
         let allowed = Allowed::to_create(request.taking());
-        let opened = self.open_unused(&spec, self.opening(name, &config, allowed))?;
+        let opened = self.devices.open_unused(&spec, self.opening(name, &config, allowed))?;
         let begun = if opened.size_bytes() < needed {
             Err(too_small(name, &spec.path, needed, is_last))
         } else {
@@ -81,7 +81,7 @@ impl Service {
             begun.inspect_err(|_| self.undo_copy(name, &handle))
         });
         if begun.is_err() && !is_there {
-            super::records::unmake(std::slice::from_ref(&spec.path));
+            super::opening::unmake(std::slice::from_ref(&spec.path));
         }
         // Another job may be running on the pool, a scrub for instance: the client follows this
         // one.
@@ -147,7 +147,7 @@ impl Service {
     ) -> Result<(), AdminError> {
         let pair = self.pair(name, handle, member, opened.path())?;
         let state_dir = self.catalog.state_dir();
-        let opened = self.with_devices(&[bare(opened.path())], move |may_wait| {
+        let opened = self.devices.with_devices(&[bare(opened.path())], move |may_wait| {
             begin_on(may_wait, &opened).map(|()| opened)
         })??;
         replaced::forget(&MayWait::here(), &state_dir, name, opened.path())?;
@@ -517,7 +517,7 @@ impl Service {
         config: &PoolConfig,
     ) -> Result<(), End> {
         let allowed = Allowed::OWN;
-        let opened = self.open_unused(&bare(last), self.opening(name, config, allowed))?;
+        let opened = self.devices.open_unused(&bare(last), self.opening(name, config, allowed))?;
         self.begin_copy(name, handle, member, opened)?;
         if let Err(end) = self.watch_copy(id, handle) {
             self.undo_copy(name, handle);
@@ -540,9 +540,12 @@ impl Service {
         config: &PoolConfig,
     ) -> Result<(), String> {
         let allowed = Allowed::OWN;
-        let spare = self.open_unused(&bare(last), self.opening(name, config, allowed));
-        let joined = spare
-            .and_then(|spare| self.join_device(name, handle, &bare(last), spare).map_err(|not| not.error));
+        let spare = self.devices.open_unused(&bare(last), self.opening(name, config, allowed));
+        let joined = spare.and_then(|spare| {
+            self.devices
+                .join_device((name, &self.catalog.state_dir()), handle, &bare(last), spare)
+                .map_err(|not| not.error)
+        });
         joined.map_err(|error| {
             let noted = self.note_devices(name).err().map_or_else(String::new, |error| error.what);
             let path = last.display();

@@ -11,6 +11,7 @@ use super::errors::{invalid, no_answer, stopped};
 use super::holds::Hold;
 use super::job_table::{End, LOOK};
 use super::pool_query::ask;
+use super::volume_use::await_unused;
 use forebay_admin::events::EventKind;
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
 use forebay_admin::{AdminError, DetachHow, DetachRequest, JobInfo, MessageId};
@@ -32,7 +33,7 @@ impl Service {
             None => Self::check_has_name(&handle, name, how)?,
         }
         if !force {
-            let unused = Self::await_unused(&handle, name);
+            let unused = await_unused(&handle, name);
             drop(unused.map_err(|users| users.refuse("detach", name))?);
         }
         self.jobs.begin(JobSpec::volume(JobKind::Detach(how), &pool, name).force(force).save_to(save_to))

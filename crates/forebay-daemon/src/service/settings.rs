@@ -1,6 +1,7 @@
 //! Tunables: queries and changes.
 
 use super::Service;
+use super::catalog::Catalog;
 use super::errors::invalid;
 use super::pool_query::ask;
 use super::telemetry::{ServiceEvent, Telemetry};
@@ -90,7 +91,7 @@ impl Service {
             Target::Pool(_) => false,
         };
         let (new, changed) = with_changes(&old, &request.set, at_rest)?;
-        self.check_conflicts(target, &new)?;
+        self.catalog.check_conflicts(target, &new)?;
         let (mut before, mut stale) = (old, Vec::new());
         if !request.temporary
             && let Some(config) = file.newest()?
@@ -116,33 +117,6 @@ impl Service {
             _ => None,
         };
         Ok(SettingsDone { changed, written, job })
-    }
-
-    /// Checks that the settings are consistent, within the volume and with the rest of the
-    /// configuration.
-    fn check_conflicts(&self, target: Target<'_>, new: &Settings) -> Result<(), AdminError> {
-        let mut config = self.catalog.config().clone();
-        let found = match target {
-            Target::Volume(name) => {
-                let Some(volume) = config.volumes.get_mut(name) else { return Ok(()) };
-                volume.settings = new.clone();
-                let tunables = volume.tunables();
-                let pool = config.pools.get(&config.volumes[name].pool).map(|pool| pool.tunables());
-                let mut found = conflicts::of_volume(&tunables);
-                found
-                    .extend(pool.into_iter().flat_map(|pool| conflicts::of_volume_in_pool(&tunables, &pool)));
-                found
-            }
-            Target::Pool(name) => {
-                let pool = PoolTunables::new(new);
-                let members = config.volumes.values().filter(|volume| volume.pool == name);
-                members.flat_map(|volume| conflicts::of_volume_in_pool(&volume.tunables(), &pool)).collect()
-            }
-        };
-        match found.into_iter().next() {
-            None => Ok(()),
-            Some(conflict) => Err(invalid(MessageId::SettingConflict, conflict.message, conflict.help)),
-        }
     }
 
     /// Applies settings to the running pool or volume.
@@ -190,6 +164,35 @@ impl Service {
             ..error
         })?;
         Ok(Some(job.id))
+    }
+}
+
+impl Catalog {
+    /// Checks that the settings are consistent, within the volume and with the rest of the
+    /// configuration.
+    fn check_conflicts(&self, target: Target<'_>, new: &Settings) -> Result<(), AdminError> {
+        let mut config = self.config().clone();
+        let found = match target {
+            Target::Volume(name) => {
+                let Some(volume) = config.volumes.get_mut(name) else { return Ok(()) };
+                volume.settings = new.clone();
+                let tunables = volume.tunables();
+                let pool = config.pools.get(&config.volumes[name].pool).map(|pool| pool.tunables());
+                let mut found = conflicts::of_volume(&tunables);
+                found
+                    .extend(pool.into_iter().flat_map(|pool| conflicts::of_volume_in_pool(&tunables, &pool)));
+                found
+            }
+            Target::Pool(name) => {
+                let pool = PoolTunables::new(new);
+                let members = config.volumes.values().filter(|volume| volume.pool == name);
+                members.flat_map(|volume| conflicts::of_volume_in_pool(&volume.tunables(), &pool)).collect()
+            }
+        };
+        match found.into_iter().next() {
+            None => Ok(()),
+            Some(conflict) => Err(invalid(MessageId::SettingConflict, conflict.message, conflict.help)),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use super::catalog::Catalog;
 use super::deferred_places::{DeferredOpens, Place};
 use super::job_numbers::JobNumbers;
 use super::job_table::JobTable;
+use super::opening::DeviceOpener;
 use super::pool_query::ask;
 use super::telemetry::{ServiceEvent, Telemetry};
 use crate::api::MetricsPort;
@@ -90,6 +91,7 @@ impl Service {
             upgrader: start.upgrader,
             upgrading: AtomicBool::new(false),
             has_api: start.has_api,
+            devices: DeviceOpener::new(places.clone()),
             places,
             holds: super::holds::Holds::default(),
             deferred: DeferredOpens::new(start.patience),

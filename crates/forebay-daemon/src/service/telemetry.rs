@@ -1,10 +1,9 @@
-//! What the daemon reports: lines of the log, events and alarms, the wear of flash, and the result of
-//! the last upgrade.
+//! What the daemon reports: lines of the log, events and alarms, the wear of flash, and the result
+//! of the last upgrade.
 //!
 //! Its methods are called on threads of pools too, so none of them waits for a pool.
 
 use super::locking::lock;
-use crate::alarm_command::AlarmCommand;
 use crate::wear::Wear;
 use forebay_admin::events::{AlarmKey, EventKind, Hub, NewEvent, Severity};
 use forebay_admin::{AdminError, MessageId, UpgradeInfo};
@@ -120,13 +119,13 @@ impl Telemetry {
     }
 
     /// Notes the result of the program for the newest alarm.
-    pub(crate) fn note_alarm_command(&self, command: &AlarmCommand, done: &Result<(), String>) {
+    pub(crate) fn note_alarm_command(&self, command: &str, done: &Result<(), String>) {
         let Err(why) = done else {
             self.hub.clear(&own_alarm());
             return;
         };
         let id = MessageId::Event(EventKind::AlarmCommandFailed);
-        let what = format!("{}: {why}; once that is fixed: forebay alarms --test", command.what());
+        let what = format!("{command}: {why}; once that is fixed: forebay alarms --test");
         self.emit(ServiceEvent::Problem(id, what.clone()));
         self.hub.raise(own_alarm(), Severity::Warning, &what);
     }

@@ -54,7 +54,7 @@ impl Service {
         };
         let begun = Instant::now();
         let done = command.test();
-        self.telemetry.note_alarm_command(&command, &done);
+        self.telemetry.note_alarm_command(&command.what(), &done);
         done.map_err(|why| {
             let id = MessageId::Event(EventKind::AlarmCommandFailed);
             AdminError::new(id, format!("{}: {why}", command.what()), "").of_kind(ErrorKind::Failed)

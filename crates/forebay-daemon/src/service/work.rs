@@ -9,20 +9,18 @@ use super::errors::{not_in_file, stopped};
 use super::job_table::{End, LOOK};
 use super::pool_query::ask;
 use super::saving::{self, detached_text};
+use super::volume_use::await_unused;
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent};
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
 use forebay_admin::{AdminError, DetachHow, MessageId};
 use forebay_core::Drain;
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
-use forebay_pool::{Claims, Destaging, MayWait, Pool, PoolHandle, Promise, Rebuilding, Scrubbed, Users};
+use forebay_pool::{Claims, Destaging, Pool, PoolHandle, Promise, Rebuilding, Scrubbed};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time limit for the users of a volume to disconnect, and the polling interval.
-const GOING_WITHIN: Duration = Duration::from_secs(1);
-const GOING_LOOK: Duration = Duration::from_millis(20);
 /// Resolution of the engine's age of dirty data.
 const AGE_RESOLUTION: Duration = Duration::from_secs(2);
 
@@ -194,33 +192,6 @@ impl Service {
         }
     }
 
-    /// Waits briefly for clients that are about to disconnect: when a client closes its connection
-    /// or file, the daemon learns of it a moment later.
-    ///
-    /// While the returned claims exist, the volume's block devices cannot be mounted.
-    ///
-    /// # Errors
-    /// The clients that still use the volume.
-    pub(super) fn await_unused(handle: &PoolHandle, volume: &str) -> Result<Claims, Users> {
-        let until = Instant::now() + GOING_WITHIN;
-        loop {
-            let name = volume.to_owned();
-            // A pool that does not answer reports that when it receives the change itself.
-            let asked = ask(handle, move |pool| (pool.users(&name), pool.block_devices(&name)));
-            let (mut users, devices) = asked.unwrap_or_default();
-            if users.is_empty() {
-                match Users::of_devices(&MayWait::here(), &devices) {
-                    Ok(claims) => return Ok(claims),
-                    Err(of_devices) => users = of_devices,
-                }
-            }
-            if Instant::now() >= until {
-                return Err(users);
-            }
-            std::thread::sleep(GOING_LOOK);
-        }
-    }
-
     /// Fails if blocks of the volume are lost: otherwise the drain wrote back everything.
     fn nothing_lost(&self, volume: &str) -> Result<(), End> {
         let (pool, handle) = self.pool_of(volume)?;
@@ -299,7 +270,7 @@ impl Service {
             // A client may have connected during the drain, and a client that is disconnecting gets
             // a moment more. The pool makes the final check, except for block devices: nothing can
             // open those while they are claimed.
-            match Self::await_unused(&handle, volume) {
+            match await_unused(&handle, volume) {
                 Ok(unused) => claims = unused,
                 Err(users) if users.are_of_devices() => {
                     ask(&handle, move |pool| pool.end_draining(&name))?;
