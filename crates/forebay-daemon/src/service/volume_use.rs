@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 /// Time limit for the users of a volume to disconnect, and the polling interval.
 const GOING_WITHIN: Duration = Duration::from_secs(1);
 const GOING_LOOK: Duration = Duration::from_millis(20);
+
 /// Waits briefly for clients that are about to disconnect: when a client closes its connection
 /// or file, the daemon learns of it a moment later.
 ///
