@@ -309,7 +309,7 @@ impl StoredConfig {
     /// Without edits it is only applied, for a change until the next start.
     ///
     /// # Errors
-    /// The edits cannot be written, and nothing was changed; or the error of `apply`, as
+    /// As for [`Self::write`], and nothing was applied; or the error of `apply`, as
     /// [`Self::revert`] returns it.
     pub(super) fn commit<T>(
         &mut self,
@@ -340,7 +340,8 @@ impl StoredConfig {
     /// Writes edits whose effect cannot fail, or has come already.
     ///
     /// # Errors
-    /// The file cannot be written, or would be invalid: nothing was written.
+    /// The file cannot be written, or would be invalid. Nothing was written, unless the message
+    /// states that the edit is not durable.
     pub(super) fn write(&mut self, edits: &[Edit]) -> Result<(), AdminError> {
         self.edit(edits).map_err(|error| stored(&error))
     }
