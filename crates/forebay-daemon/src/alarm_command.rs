@@ -84,7 +84,7 @@ fn follow(service: &Weak<Service>, mut alarms: Subscription) {
             Delivery::Event(event) => command.run(&event.to_json()),
         };
         let Some(service) = service.upgrade() else { return };
-        service.note_alarm_command(&command, &told);
+        service.telemetry().note_alarm_command(&command.what(), &told);
     }
 }
 
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_reads_the_alarm_and_knows_the_socket() {
+    fn alarm_command_gets_event_and_socket() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path().join("alarm.json");
         shell(&format!("cat > {0}; echo $FOREBAY_ADMIN >> {0}", at.display())).test().unwrap();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_fails_is_quoted() {
+    fn failed_alarm_command_is_quoted() {
         let error = shell("echo no route to host >&2; echo more >&2; exit 3").test().unwrap_err();
         assert_eq!(error, "it ended with exit code 3: no route to host");
         let error = shell("kill -9 $$").test().unwrap_err();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_prints_without_end_fills_nothing() {
+    fn endless_output_of_a_command_is_cut() {
         // Its writes fail beyond the limit, so `yes` ends.
         let error = shell("yes full >&2; exit 4").test().unwrap_err();
         assert!(error.starts_with("it ended with exit code 4: full"), "{error}");

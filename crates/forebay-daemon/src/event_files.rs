@@ -9,7 +9,7 @@
 //!   Reading skips lines that are no events.
 //! - They are not flushed: a loss of power may remove the last events.
 
-use crate::service::{Service, ServiceEvent};
+use crate::service::{ServiceEvent, Telemetry};
 use forebay_admin::MessageId;
 use forebay_admin::events::{Delivery, EventKind, Filter, Hub, Received, Start, Subscription};
 use serde_json::Value;
@@ -32,10 +32,10 @@ const AWAKE: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// There is no thread, or there are too many readers of events.
-pub(crate) fn spawn(service: Weak<Service>, hub: &Hub, state_dir: &Path) -> io::Result<()> {
+pub(crate) fn spawn(telemetry: Weak<Telemetry>, hub: &Hub, state_dir: &Path) -> io::Result<()> {
     let events = hub.subscribe(Filter::default(), Start::Oldest).map_err(io::Error::other)?;
     let mut files = Files { folder: folder(state_dir), open: None };
-    let follow = move || follow(&service, events, &mut files);
+    let follow = move || follow(&telemetry, events, &mut files);
     std::thread::Builder::new().name("events".into()).spawn(follow).map(drop)
 }
 
@@ -43,12 +43,12 @@ fn folder(state_dir: &Path) -> PathBuf {
     state_dir.join("events")
 }
 
-fn follow(service: &Weak<Service>, mut events: Subscription, files: &mut Files) {
+fn follow(telemetry: &Weak<Telemetry>, mut events: Subscription, files: &mut Files) {
     let mut fails = false;
     loop {
         match events.receive(AWAKE) {
             Received::Closed => return,
-            Received::TimedOut if service.strong_count() == 0 => return,
+            Received::TimedOut if telemetry.strong_count() == 0 => return,
             // The next event of the job replaces it before a client could read it here.
             Received::Delivery(Delivery::Event(event)) if event.kind == EventKind::JobProgress => {}
             Received::Delivery(Delivery::Event(event)) => match files.add(&event.to_json()) {
@@ -60,8 +60,8 @@ fn follow(service: &Weak<Service>, mut events: Subscription, files: &mut Files) 
                         "events are not stored in {} until it accepts writes: {error}",
                         files.folder.display()
                     );
-                    let Some(service) = service.upgrade() else { return };
-                    service.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), what));
+                    let Some(telemetry) = telemetry.upgrade() else { return };
+                    telemetry.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), what));
                 }
             },
             Received::TimedOut | Received::Delivery(Delivery::Gap(_)) => {}
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_found_by_time_and_filter_after_a_restart() {
+    fn stored_events_are_found_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let state_dir = folder.path();
         let all = Filter::default();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_end_of_an_oversized_file_is_read() {
+    fn only_the_end_of_a_large_file_is_read() {
         let state = tempfile::tempdir().unwrap();
         let mut files = files(state.path());
         let path = files.newest();

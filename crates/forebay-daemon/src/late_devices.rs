@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_machine_that_starts_is_waited_for() {
+    fn patience_ends_with_the_boot() {
         assert_eq!(patience_after(Duration::from_secs(3)), PATIENCE);
         assert_eq!(patience_after(MACHINE_STARTS_FOR), Duration::ZERO);
     }

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_descriptors_are_taken() {
+    fn descriptor_limit_is_raised() {
         raise_descriptors();
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         assert_eq!(current, maximum);

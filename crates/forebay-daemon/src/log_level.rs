@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_level_decides_and_readiness_is_always_told() {
+    fn readiness_passes_every_log_level() {
         let threshold = LogThreshold::default();
         let told = |threshold: &LogThreshold| {
             let events = [

@@ -2,7 +2,8 @@
 //! the service.
 
 use crate::RunEvent;
-use crate::service::{Service, ServiceEvent, ServiceStart, UpgradeAnswer};
+use crate::service::{Service, ServiceEvent, ServiceStart};
+use crate::upgrade::UpgradeAnswer;
 use forebay_admin::{Admin, MessageId};
 use forebay_pool::RunError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2, SIGXFSZ};
@@ -54,7 +55,7 @@ impl SignalledReloads {
         let thread = std::thread::Builder::new().name("reload".into());
         if let Err(error) = thread.spawn(reload) {
             self.waits.store(false, Ordering::SeqCst);
-            service.tell_reload_failed(&error);
+            service.telemetry().tell_reload_failed(&error);
         }
     }
 }

@@ -16,9 +16,9 @@ use crate::main_thread::{
     LOOK, Message, SignalledReloads, event_sender, pass_on_events, run_event, start_service, stop,
     watch_signals,
 };
-use crate::service::{Estate, Service, ServiceStart, UpgradeAnswer, Upgrader};
+use crate::service::{Service, ServiceStart};
 use crate::state_lock::StateLock;
-use crate::upgrade::{Duties, Predecessor, Successor};
+use crate::upgrade::{HandoverManifest, HandoverState, Predecessor, Successor, UpgradeAnswer, Upgrader};
 use crate::{RunEvent, ServeOptions};
 use forebay_admin::Taking;
 use forebay_admin::events::EventKind;
@@ -124,18 +124,18 @@ fn serve_after(
     }
     crate::limits::lock_memory(checked.config.daemon.lock_memory)?;
     let manager = Manager::from_env();
-    let (listener_store, duties) = match predecessor {
+    let (listener_store, manifest) = match predecessor {
         Some(predecessor) => {
-            let (inheritance, duties) = predecessor
+            let (sockets, manifest) = predecessor
                 .hello()
                 .map_err(|error| RunError::failed(MessageId::DaemonRunsAlready, error, USE_UPGRADE))?;
             // The predecessor may have changed the file until it quiesced.
             (file, checked) = load()?;
-            (ListenerStore::parked(inheritance, manager, duties.passed), Some(duties))
+            (ListenerStore::parked(sockets, manager, manifest.passed), Some(manifest))
         }
         None => (ListenerStore::from_manager(manager), None),
     };
-    let followed = predecessor.zip(duties.as_ref());
+    let followed = predecessor.zip(manifest.as_ref());
     serve_on(origin, checked.config, Some(file), listener_store, followed, report)
 }
 
@@ -152,7 +152,7 @@ fn serve_on(
     config: Config,
     file: Option<ConfigFile>,
     listener_store: ListenerStore,
-    followed: Option<(&Predecessor, &Duties)>,
+    followed: Option<(&Predecessor, &HandoverManifest)>,
     report: Report<'_>,
 ) -> Result<(), RunError> {
     crate::limits::raise_descriptors();
@@ -258,7 +258,7 @@ impl Daemon {
     fn begin(
         &mut self,
         origin: &Origin<'_>,
-        followed: Option<(&Predecessor, &Duties)>,
+        followed: Option<(&Predecessor, &HandoverManifest)>,
         report: Report<'_>,
     ) -> Result<(), RunError> {
         if let Some(volume) = origin.drain {
@@ -267,17 +267,17 @@ impl Daemon {
         if origin.has_api {
             self.open_api()?;
         }
-        if let Some((predecessor, duties)) = followed {
-            let ready = self.service.check_duties(duties);
+        if let Some((predecessor, manifest)) = followed {
+            let ready = self.service.check_manifest(manifest);
             ready
                 .and_then(|()| predecessor.ready().map_err(|error| error.to_string()))
                 .map_err(|why| RunError::failed(MessageId::Event(EventKind::DaemonUpgradeFailed), why, ""))?;
             self.service.go_on();
-            self.service.note_upgrade(UpgradeInfo {
-                from_pid: duties.pid,
-                from_version: duties.version.clone(),
+            self.service.telemetry().note_upgrade(UpgradeInfo {
+                from_pid: manifest.pid,
+                from_version: manifest.version.clone(),
                 to_pid: std::process::id(),
-                paused_ms: since(duties),
+                paused_ms: since(manifest),
                 error: None,
             });
         }
@@ -416,7 +416,7 @@ impl Daemon {
         let successor = match successor {
             Ok(successor) => successor,
             Err(error) => {
-                self.service.tell_no_upgrade(&error);
+                self.service.telemetry().tell_no_upgrade(&error);
                 answer_upgrade(answer, Err(error));
                 return Ok(false);
             }
@@ -449,14 +449,14 @@ impl Daemon {
             error: Some(why),
         };
         match self.service.hand_over() {
-            Ok((mut estate, duties)) => {
-                estate.inheritance.listeners.extend(listeners);
+            Ok((mut state, manifest)) => {
+                state.sockets.listeners.extend(listeners);
                 self.state_lock = None;
-                let passed = match estate.unclosed.take() {
+                let passed = match state.unclosed.take() {
                     Some(why) => Err(why),
-                    None => successor
-                        .pass(&estate.inheritance, duties.clone())
-                        .map_err(|failed| failed.to_string()),
+                    None => {
+                        successor.pass(&state.sockets, manifest.clone()).map_err(|failed| failed.to_string())
+                    }
                 };
                 let Err(why) = passed else {
                     if let Some(manager) = self.listener_store.manager() {
@@ -467,14 +467,14 @@ impl Daemon {
                     return Ok(true);
                 };
                 drop(successor); // its process has ended after this
-                self.take_back(origin, estate, messages, report)?;
-                self.service.note_upgrade(failed(why, since(&duties)));
+                self.take_back(origin, state, messages, report)?;
+                self.service.telemetry().note_upgrade(failed(why, since(&manifest)));
             }
             Err(error) => {
                 drop(successor);
                 self.listener_store
-                    .put_back(forebay_pool::handover::Inheritance { listeners, guests: Vec::new() });
-                self.service.note_upgrade(failed(error.to_string(), 0));
+                    .put_back(forebay_pool::handover::HandoverSockets { listeners, guests: Vec::new() });
+                self.service.telemetry().note_upgrade(failed(error.to_string(), 0));
             }
         }
         // If the API cannot be served, the daemon still serves clients and receives signals.
@@ -493,12 +493,12 @@ impl Daemon {
     fn take_back(
         &mut self,
         origin: &Origin<'_>,
-        estate: Estate,
+        state: HandoverState,
         messages: &Messages,
         report: Report<'_>,
     ) -> Result<(), RunError> {
-        let Estate { inheritance, config, file, unclosed: _ } = estate;
-        self.listener_store.put_back(inheritance);
+        let HandoverState { sockets, config, file, unclosed: _ } = state;
+        self.listener_store.put_back(sockets);
         let daemon = Self::open(
             origin,
             config,
@@ -528,9 +528,9 @@ fn pass_on_stop(pid: u32, asked: bool) {
 }
 
 /// Returns the milliseconds since clients began to wait.
-fn since(duties: &Duties) -> u64 {
+fn since(manifest: &HandoverManifest) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-    let waited = now.saturating_sub(u128::from(duties.quiesced_since_unix_ns)) / 1_000_000;
+    let waited = now.saturating_sub(u128::from(manifest.quiesced_since_unix_ns)) / 1_000_000;
     u64::try_from(waited).unwrap_or(u64::MAX)
 }
 

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_daemon_is_refused_until_the_first_ends() {
+    fn second_daemon_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let state_dir = dir.path().join("state");
         let first = StateLock::take(&state_dir).unwrap();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_without_room_for_a_lock_is_served() {
+    fn unlockable_directory_is_served() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();

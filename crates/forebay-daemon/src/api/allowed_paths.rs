@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_out_is_refused_and_what_is_yet_to_be_made_is_not() {
+    fn only_paths_outside_folders_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name).display().to_string();
         std::fs::create_dir(at("in")).unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_of_a_request_counts() {
+    fn every_path_of_a_request_is_checked() {
         let allowed = AllowedPaths::below(&["/allowed".into()]);
         let device = |path: &str| DeviceRequest { path: path.into(), size: None };
         let inside = || device("/allowed/a");

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_others_are_told_by_what_browsers_send() {
+    fn foreign_pages_are_found_by_headers() {
         let host = ("host", "localhost:8660");
         for ours in [
             headers(&[host]),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_others_can_give_are_told_from_local_ones() {
+    fn only_local_host_names_are_accepted() {
         for local in ["localhost", "Localhost:8660", "127.0.0.1:80", "[::1]:8660", "a.localhost", ""] {
             assert!(is_local(local), "{local}");
         }

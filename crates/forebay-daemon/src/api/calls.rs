@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_panic_are_answered_and_cost_no_thread() {
+    fn panicking_call_is_answered() {
         let calls = Calls::looks(Duration::from_secs(30)).unwrap();
         wait(async {
             for _ in 0..3 * LOOKS {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_without_a_place_is_not_begun() {
+    fn call_without_a_place_is_not_begun() {
         let calls = Calls::looks(Duration::from_millis(50)).unwrap();
         let (go, hangs) = mpsc::channel::<()>();
         let hangs = Arc::new(Mutex::new(hangs));

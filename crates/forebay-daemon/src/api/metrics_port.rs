@@ -8,7 +8,7 @@
 //! - A change opens the new port before it closes the old one, so a failure changes nothing.
 
 use super::event_loop::EventLoop;
-use super::server::House;
+use super::server::ServerState;
 use super::{ApiError, Limits, Services, routes};
 use forebay_export::uri::Endpoint;
 use forebay_pool::MayWait;
@@ -136,7 +136,7 @@ impl Port {
             let listener = listener.map_err(|source| ApiError::System { what: "socket", source })?;
             let router = routes::metrics_router(services, &limits, stopping.clone());
             let router = router.map_err(ApiError::Thread)?;
-            Ok(House::new(limits, None, stopping).serve_metrics(listener, router))
+            Ok(ServerState::new(limits, None, stopping).serve_metrics(listener, router))
         })?;
         self.server = Some(server);
         Ok(())

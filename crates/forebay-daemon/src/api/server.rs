@@ -180,8 +180,8 @@ impl ReadyApi {
             let tcp = tcp.map(TcpEndpoint::into_tokio).transpose().map_err(failed)?;
             let router = routes::router(services, &options.limits, stopping.clone());
             let router = router.map_err(ApiError::Thread)?;
-            let house = House::new(options.limits, options.users, stopping);
-            Ok(house.with_allowed_paths(options.allowed_paths.as_deref()).serve(unix, tcp, router))
+            let state = ServerState::new(options.limits, options.users, stopping);
+            Ok(state.with_allowed_paths(options.allowed_paths.as_deref()).serve(unix, tcp, router))
         })?;
         let file = forebay_io::SocketFile::at(&options.socket);
         let (socket, tcp) = (options.socket, tcp_address);
@@ -247,7 +247,7 @@ impl TcpEndpoint<StdTcpListener> {
 
 /// State shared by all connections.
 #[derive(Clone)]
-pub(super) struct House {
+pub(super) struct ServerState {
     limits: Limits,
     users: Option<Arc<AdminUsers>>,
     allowed_paths: AllowedPaths,
@@ -272,7 +272,7 @@ impl Drop for OpenConnection {
     }
 }
 
-impl House {
+impl ServerState {
     pub(super) fn new(limits: Limits, users: Option<AdminUsers>, stopping: watch::Receiver<bool>) -> Self {
         let (users, allowed_paths) = (users.map(Arc::new), AllowedPaths::default());
         Self { limits, users, allowed_paths, stopping, open: Arc::new(watch::Sender::new(0)) }
@@ -379,15 +379,15 @@ impl House {
             };
             match (place(&places, &strangers).await, &tls) {
                 (Some(place), Some(tls)) => {
-                    let (house, (router, peer), handshake) = (self.clone(), peer(), tls.accept(stream));
+                    let (state, (router, peer), handshake) = (self.clone(), peer(), tls.accept(stream));
                     tokio::spawn(async move {
-                        let shaken = tokio::time::timeout(house.limits.headers_within, handshake);
+                        let shaken = tokio::time::timeout(state.limits.headers_within, handshake);
                         let shaken = tokio::select! {
                             shaken = shaken => shaken,
                             () = peer.must_leave() => return,
                         };
                         if let Ok(Ok(stream)) = shaken {
-                            house.connection(stream, router, place, peer).await;
+                            state.connection(stream, router, place, peer).await;
                         }
                     });
                 }

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_stranger_leaves_and_who_is_known_stays() {
+    fn oldest_unauthenticated_client_is_closed() {
         let strangers = Strangers::default();
         let [known, gone, first, second] = std::array::from_fn(|_| strangers.enter());
         known.is_known_now();

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_of_the_folder_is_served_and_no_file_names_another_host() {
+    fn all_files_are_served_and_name_no_host() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("ui");
         let mut there: Vec<String> = std::fs::read_dir(folder)
             .unwrap()
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_part_of_it() {
+    fn other_files_are_not_served() {
         for path in ["/", "/ui", "/ui/", "/ui/main.js"] {
             assert!(is_asked_for(&Method::GET, path) && is_asked_for(&Method::HEAD, path), "{path}");
             assert!(!is_asked_for(&Method::POST, path), "{path}");

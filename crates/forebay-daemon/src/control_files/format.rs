@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn flashcache_text_is_parted_before_its_errors() {
+    fn flashcache_text_is_split_before_errors() {
         assert_eq!(
             flashcache_parts("a=1 \nb=2\ndisk_read_errors=0 x=1\n"),
             ("a=1 \nb=2\n", "disk_read_errors=0 x=1")

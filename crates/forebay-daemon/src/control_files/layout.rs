@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_a_directory_lists_can_be_parsed_as_a_file_of_it() {
+    fn listed_names_can_be_parsed() {
         let directories = [
             ("daemon", Directory::Daemon),
             ("pools/p", Directory::Of(Target::Pool("p"))),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn other_paths_mean_nothing() {
+    fn other_paths_are_refused() {
         let wrong = [
             "x",
             "daemon/x",

@@ -11,15 +11,15 @@
 //! - This module is not on the I/O path.
 //!
 //! Reading order: `layout` (the tree of files), `content` and `write` (their content, the effects
-//! of writes), `server` and `under_way` (requests and threads). The protocol is that of
+//! of writes), `server` and `pending_requests` (requests and threads). The protocol is that of
 //! `forebay_export::fuse`.
 
 mod content;
 mod format;
 mod layout;
+mod pending_requests;
 mod refusals;
 mod server;
-mod under_way;
 mod write;
 
 use content::Content;
@@ -126,7 +126,7 @@ pub fn mount_with(path: &Path, admin: Arc<dyn Admin>, options: Options) -> Resul
         connection,
         session: Mutex::new(Session::new(tree, server::LIMITS)),
         content: Content { admin, alarms: options.alarms, refusals: Default::default() },
-        under_way: Default::default(),
+        pending: Default::default(),
     });
     let (running, ended) = channel();
     let mounted = ControlFiles { server, mount: Some(mount), ended: Mutex::new(ended), path: target };

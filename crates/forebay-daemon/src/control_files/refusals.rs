@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_stays_until_the_same_file_takes_a_write() {
+    fn refusal_stays_until_the_next_write() {
         let refusals = Refusals::default();
         let of = |name| refusals.text(Some(Target::Volume(name)));
         assert_eq!(of("a"), "");

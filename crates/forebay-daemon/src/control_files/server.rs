@@ -5,11 +5,11 @@
 //! - The session is locked only briefly, never during a call of [`forebay_admin::Admin`].
 //! - Every request is answered, also after an error or a panic: a process that waits for a missing
 //!   answer cannot be killed.
-//! - A request is in the table of [`UnderWay`] from its receipt to its answer, so that an interrupt
-//!   finds it.
+//! - A request is in the table of [`PendingRequests`] from its receipt to its answer, so that an
+//!   interrupt finds it.
 
 use super::content::Content;
-use super::under_way::{Met, NoWait, UnderWay, Wait};
+use super::pending_requests::{InterruptOutcome, NoWait, PendingRequests, Wait};
 use super::write::Written;
 use forebay_admin::{ErrorKind, JobInfo};
 use forebay_export::fuse::prepared::{self, PreparedSession};
@@ -51,7 +51,7 @@ pub(super) struct Server {
     pub(super) connection: Connection,
     pub(super) session: Mutex<PreparedSession>,
     pub(super) content: Content,
-    pub(super) under_way: UnderWay,
+    pub(super) pending: PendingRequests,
 }
 
 impl Server {
@@ -63,7 +63,7 @@ impl Server {
             match self.connection.receive(&mut buffer) {
                 Ok(Some(bytes)) => self.take(&buffer[..bytes], &mut out),
                 Ok(None) => return,
-                Err(_) => self.under_way.pause(RETRY_AFTER),
+                Err(_) => self.pending.pause(RETRY_AFTER),
             }
         }
     }
@@ -75,7 +75,7 @@ impl Server {
         use wire::opcode::{BATCH_FORGET, FORGET, INTERRUPT};
         let is_work = !matches!(header.opcode, FORGET | BATCH_FORGET | INTERRUPT);
         if is_work {
-            self.under_way.begin(header.unique);
+            self.pending.begin(header.unique);
         }
         out.clear();
         let served = catch_unwind(AssertUnwindSafe(|| self.serve(&header, request, out)));
@@ -85,7 +85,7 @@ impl Server {
         }
         self.send(header.unique, out);
         if is_work {
-            self.under_way.end(header.unique);
+            self.pending.end(header.unique);
         }
     }
 
@@ -118,11 +118,11 @@ impl Server {
     }
 
     fn store(&self, path: String, text: &[u8], answer: Answer, out: &mut Vec<u8>) {
-        let written = self.content.write(&path, text, self.under_way.may_wait());
+        let written = self.content.write(&path, text, self.pending.may_wait());
         let waits = match written {
             Ok(Written::Done { .. }) => return answer.ok(out),
             Err(errno) => return answer.failed(out, errno),
-            Ok(Written::Job(job)) => self.under_way.wait(Wait { job, path, answer }),
+            Ok(Written::Job(job)) => self.pending.wait(Wait { job, path, answer }),
         };
         match waits {
             Ok(()) => {}
@@ -132,18 +132,18 @@ impl Server {
     }
 
     fn interrupt(&self, request: u64, unique: u64, out: &mut Vec<u8>) {
-        match self.under_way.interrupt(request) {
-            Met::Waiting(wait) => wait.answer.failed(out, Errno::Interrupted),
-            Met::Working => {}
+        match self.pending.interrupt(request) {
+            InterruptOutcome::Waiting(wait) => wait.answer.failed(out, Errno::Interrupted),
+            InterruptOutcome::Working => {}
             // Another thread may have read it and not noted it yet: the kernel repeats the
             // interrupt, unless the request has been answered.
-            Met::Nothing => reply::failed(out, unique, Errno::TryAgain),
+            InterruptOutcome::Nothing => reply::failed(out, unique, Errno::TryAgain),
         }
     }
 
     /// Answers writers whose jobs have ended, until [`Server::stop`].
     pub(super) fn look_after_waiting(&self) {
-        while let Some(jobs) = self.under_way.jobs() {
+        while let Some(jobs) = self.pending.jobs() {
             let slice = LOOK_EVERY / u32::try_from(jobs.len().max(1)).unwrap_or(u32::MAX);
             let begun = Instant::now();
             let mut ended = false;
@@ -158,7 +158,7 @@ impl Server {
                 });
             }
             if !ended {
-                self.under_way.pause(LOOK_EVERY.saturating_sub(begun.elapsed()));
+                self.pending.pause(LOOK_EVERY.saturating_sub(begun.elapsed()));
             }
         }
     }
@@ -179,7 +179,7 @@ impl Server {
     }
 
     fn answer_waiting(&self, job: &str, outcome: Result<(), (Errno, String)>) {
-        for Wait { path, answer, .. } in self.under_way.take(job) {
+        for Wait { path, answer, .. } in self.pending.take(job) {
             let mut out = Vec::new();
             match &outcome {
                 Ok(()) => {
@@ -197,7 +197,7 @@ impl Server {
 
     /// Ends everything: waiting writers get an error (their jobs continue), and the threads return.
     pub(super) fn stop(&self) {
-        for wait in self.under_way.stop() {
+        for wait in self.pending.stop() {
             let mut out = Vec::new();
             wait.answer.failed(&mut out, Errno::Shutdown);
             self.send(wait.answer.unique, &out);

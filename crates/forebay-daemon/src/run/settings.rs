@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn every_listed_setting_is_known_and_takes_its_default() {
+    fn listed_settings_take_their_defaults() {
         let list = settings();
         for setting in &list {
             plan(&options(&[(setting.key, setting.default.as_str())])).unwrap();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_the_registry_and_settings_arrive() {
+    fn settings_override_registry_defaults() {
         let volume = |plan: &Plan| forebay_core::VolumeSettings::from(&VolumeTunables::new(&plan.settings));
         let defaults = plan(&options(&[])).unwrap();
         assert_eq!(volume(&defaults), forebay_core::VolumeSettings::default());
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_of_the_pool_follows_that_of_its_only_volume() {
+    fn pool_limit_follows_its_only_volume() {
         let set = plan(&options(&[("dirty_high_pct", "90")])).unwrap();
         assert_eq!(PoolTunables::new(&set.pool_settings).dirty_limit_pct, 90);
         let both = plan(&options(&[("dirty_high_pct", "90"), ("dirty_limit_pct", "80")]));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_setting_names_itself_and_what_is_right() {
+    fn wrong_setting_is_named_with_valid_values() {
         for (key, value, says) in [
             ("dirty_high_pct", "95", "1 to 90"),
             ("destage_order", "random", "elevator, fifo"),

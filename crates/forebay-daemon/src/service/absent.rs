@@ -2,6 +2,7 @@
 //! operations that would lose their dirty data, or the record of their lost blocks, are refused.
 
 use super::Service;
+use super::pool_query::ask;
 use forebay_admin::events::{AlarmKey, EventKind, Severity};
 use forebay_admin::{AdminError, MessageId, VolumeInfo, VolumeState};
 use forebay_config::VolumeConfig;
@@ -37,7 +38,7 @@ impl Service {
         &self,
         mut found: impl FnMut(VolumeInfo) -> Option<T>,
     ) -> Result<Option<T>, AdminError> {
-        let looked = self.look_at_all(|pool| (pool.absent(), pool.names()));
+        let looked = self.pools.look_at_all(|pool| (pool.absent(), pool.names()));
         let mut all = looked
             .answers
             .into_iter()
@@ -62,14 +63,14 @@ impl Service {
         absent: Vec<AbsentVolume>,
         served: &[String],
     ) -> Vec<VolumeInfo> {
-        let running = self.running();
-        let configured = running.config.volumes.iter().filter(|(_, config)| config.pool == pool);
+        let config = self.catalog.config();
+        let configured = config.volumes.iter().filter(|(_, config)| config.pool == pool);
         let unknown = configured
             .filter(|(name, _)| !served.contains(name) && !absent.iter().any(|absent| absent.name == **name))
             .map(|(name, _)| nothing_of(name));
         let mut all = Vec::new();
         for volume in absent.iter().cloned().chain(unknown) {
-            let config = running.config.volumes.get(&volume.name).filter(|config| config.pool == pool);
+            let config = config.volumes.get(&volume.name).filter(|config| config.pool == pool);
             if volume.is_ahead() || config.is_some() {
                 let why = self.why_absent(&volume.name, config.is_some());
                 all.push(VolumeInfo { why: Some(why), ..info(pool, volume, config) });
@@ -86,14 +87,14 @@ impl Service {
     /// Returns the error for requests to a volume that is not configured, but of which a pool keeps
     /// data. Asks no pool.
     pub(super) fn kept_apart(&self, name: &str) -> Option<AdminError> {
-        let alarm = self.message_of(&AlarmKey::volume(EventKind::VolumeAbsent, name))?;
+        let alarm = self.telemetry.message_of(&AlarmKey::volume(EventKind::VolumeAbsent, name))?;
         // The alarm lists the options after the problem.
         let (what, hint) = alarm.split_once("; ").unwrap_or((&alarm, ""));
         Some(AdminError::new(MessageId::VolumeNotAttached, what, hint))
     }
 
     fn why_absent(&self, volume: &str, is_configured: bool) -> String {
-        let failed = self.message_of(&AlarmKey::volume(EventKind::VolumeFailed, volume));
+        let failed = self.telemetry.message_of(&AlarmKey::volume(EventKind::VolumeFailed, volume));
         failed.unwrap_or_else(|| match is_configured {
             true => "it is configured, but has not been attached again".into(),
             false => "it is not configured: it was detached, and its dirty data was kept; do not use its \
@@ -104,16 +105,27 @@ impl Service {
 
     /// Returns configured volumes of pools that are not open: nothing more is known of them.
     pub(super) fn volumes_of_closed_pools(&self) -> Vec<VolumeInfo> {
-        let open: Vec<String> = self.running().pools.keys().cloned().collect();
-        let closed = self.volumes_unasked(|pool| !open.iter().any(|open| open == pool));
+        let closed = self.volumes_unasked(|pool| !self.pools.contains(pool));
         let why = |info: &VolumeInfo| Some(format!("pool {} is not open", info.pool));
         closed.into_iter().map(|info| VolumeInfo { why: why(&info), ..info }).collect()
     }
 
+    /// Returns the volumes of pools that do not answer.
+    pub(super) fn volumes_of_silent(&self, silent: &[String]) -> Vec<VolumeInfo> {
+        let unknown = |info: VolumeInfo| VolumeInfo {
+            state: VolumeState::Unknown,
+            destage_limited_by: String::new(),
+            why: Some(self.pools.why_silent(&info.pool)),
+            ..info
+        };
+        let all = self.volumes_unasked(|pool| silent.iter().any(|silent| silent == pool));
+        all.into_iter().map(unknown).collect()
+    }
+
     /// Returns configured volumes of pools without asking the pools.
     pub(super) fn volumes_unasked(&self, of: impl Fn(&str) -> bool) -> Vec<VolumeInfo> {
-        let running = self.running();
-        let volumes = running.config.volumes.iter().filter(|(_, volume)| of(&volume.pool));
+        let configured = self.catalog.config();
+        let volumes = configured.volumes.iter().filter(|(_, volume)| of(&volume.pool));
         let unknown = |info: VolumeInfo| VolumeInfo { cached_bytes: None, dirty_bytes: None, ..info };
         volumes.map(|(name, config)| unknown(info(&config.pool, nothing_of(name), Some(config)))).collect()
     }
@@ -121,7 +133,7 @@ impl Service {
     /// Returns the operator's options for a volume that is not attached and has dirty or lost
     /// blocks.
     pub(super) fn way_out(&self, volume: Option<&AbsentVolume>, pool: &str) -> String {
-        let configured = |name: &str| self.running().config.volumes.contains_key(name);
+        let configured = |name: &str| self.catalog.has_volume(name);
         volume.map_or_else(String::new, |volume| way_out(volume, pool, None, configured(&volume.name)))
     }
 
@@ -140,7 +152,7 @@ impl Service {
     /// Raises an alarm for each volume of a pool that is not attached and has dirty or lost blocks.
     pub(super) fn look_for_absent(&self, pool: &str) {
         // A pool that does not answer has other alarms.
-        let absent = self.handle(pool).and_then(|handle| Self::ask(&handle, |pool| pool.absent()));
+        let absent = self.handle(pool).and_then(|handle| ask(&handle, |pool| pool.absent()));
         for volume in absent.unwrap_or_default() {
             let key = AlarmKey::volume(EventKind::VolumeAbsent, &volume.name);
             if !volume.is_ahead() {
@@ -166,15 +178,13 @@ impl Service {
         config: &VolumeConfig,
         backing: &Backing,
     ) -> Result<(), AdminError> {
-        let pools: Vec<(String, Arc<PoolHandle>)> =
-            self.running().pools.iter().map(|(name, handle)| (name.clone(), Arc::clone(handle))).collect();
-        for (pool, handle) in pools {
+        for (pool, handle) in self.pools.all() {
             let record = backing.record.clone();
-            let owner = Self::ask(&handle, move |pool| pool.absent_owner_of(&record))?;
+            let owner = ask(&handle, move |pool| pool.absent_owner_of(&record))?;
             let Some(owner) = owner.filter(|owner| owner.name != name || pool != config.pool) else {
                 continue;
             };
-            let is_configured = self.running().config.volumes.contains_key(&owner.name);
+            let is_configured = self.catalog.has_volume(&owner.name);
             return Err(AdminError::new(
                 MessageId::BackingDirtyElsewhere,
                 format!(
@@ -192,7 +202,7 @@ impl Service {
     /// Checks that a pool has no dirty or lost blocks of volumes that are not attached.
     pub(super) fn check_nothing_absent(&self, pool: &str) -> Result<(), AdminError> {
         let handle = self.handle(pool)?;
-        let absent = Self::ask(&handle, |pool| pool.absent())?;
+        let absent = ask(&handle, |pool| pool.absent())?;
         let ahead: Vec<AbsentVolume> = absent.into_iter().filter(AbsentVolume::is_ahead).collect();
         let Some(first) = ahead.first() else { return Ok(()) };
         let names: Vec<&str> = ahead.iter().map(|volume| volume.name.as_str()).collect();

@@ -1,6 +1,7 @@
 //! Predicted effect of other cache sizes, and its value in time.
 
 use super::Service;
+use super::pool_query::ask;
 use forebay_admin::{AdminError, AdviceInfo, AdviceSize, Target};
 use forebay_core::{CURVE_EIGHTHS, MissRatioCurve};
 use forebay_format::BLOCK_BYTES;
@@ -19,13 +20,13 @@ impl Service {
             }
         };
         let asked = volume.clone();
-        let found = Self::ask(&handle, move |pool| {
+        let found = ask(&handle, move |pool| {
             let id = if asked.is_empty() { None } else { Some(pool.find(&asked)?) };
             let capacity = pool.snapshot().capacity_blocks;
             Some((pool.miss_ratio_curve(id, hours), capacity, pool.statistics()))
         })?;
         let Some(((curve, seen), capacity, statistics)) = found else {
-            return Err(super::info::not_attached(&volume));
+            return Err(super::errors::not_attached(&volume));
         };
         // The first is that of the pool itself, which measures no request latencies.
         let of_volumes = statistics.into_iter().filter(|one| !one.about.volume.is_empty());
@@ -170,7 +171,7 @@ mod tests {
     use forebay_core::CurvePoint;
 
     #[test]
-    fn misses_cost_time() {
+    fn latency_falls_with_the_hit_ratio() {
         let point = |eighths, misses| CurvePoint {
             eighths,
             sampled_blocks: 900,
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_sample_has_an_error_that_time_mends() {
+    fn small_sample_asks_for_more_time() {
         let few = advice([50; 11], 1_000, 3600);
         let error = few.error_points.unwrap();
         // 5,000 distinct blocks, half of the reads hit: two standard errors are 100 / sqrt(5,000)

@@ -11,7 +11,7 @@
 //! - A key file is read only if the command names it.
 //! - The options that a refusal shows can be copied into a shell unchanged.
 
-use super::settings::invalid;
+use super::errors::invalid;
 use forebay_admin::{AdminError, ImportRequest, MessageId};
 use forebay_config::{KeySource, PoolSection};
 use forebay_export::uri::{BackingUri, ExportUri};
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shell_reads_back_each_word() {
+    fn shell_reads_back_each_word() {
         for text in [
             "db=/dev/sdb",
             "",

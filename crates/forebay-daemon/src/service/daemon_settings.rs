@@ -1,8 +1,8 @@
 //! Settings of the daemon itself that change at run time: the log level, and the port that serves
 //! metrics without a token.
 
-use super::settings::{Changed, invalid, only_written, stored};
-use super::start::check_rules;
+use super::errors::invalid;
+use super::settings::{Changed, only_written};
 use super::{Service, ServiceEvent};
 use crate::api::ApiError;
 use forebay_admin::events::{EventKind, NewEvent};
@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 
 impl Service {
     pub(super) fn daemon_setting_infos(&self) -> BTreeMap<String, SettingInfo> {
-        let daemon = self.running().config.daemon.clone();
+        let daemon = self.catalog.config().daemon.clone();
         let info = |(key, value): (&Key, String)| {
             let info = SettingInfo {
                 value,
@@ -33,7 +33,7 @@ impl Service {
     /// Changes settings of the daemon: all of them or none.
     pub(super) fn change_daemon(&self, request: &SettingsRequest) -> Result<SettingsDone, AdminError> {
         let mut file = self.changing()?;
-        let old = self.running().config.daemon.clone();
+        let old = self.catalog.config().daemon.clone();
         let mut new = old.clone();
         if request.set.is_empty() {
             return Err(invalid(MessageId::SettingMissing, "no setting is given", "give KEY=VALUE"));
@@ -43,33 +43,25 @@ impl Service {
             set.map_err(|error| invalid(error.id, format!("{key}: {error}"), ""))?;
         }
         let changed = differences(&old, &new);
-        let (mut undo, mut stale) = (Vec::new(), Vec::new());
-        let mut persist = file.as_mut().filter(|_| !request.temporary);
-        if let Some(file) = &mut persist {
+        let (mut change, mut undo, mut stale) = (Vec::new(), Vec::new(), Vec::new());
+        if !request.temporary
+            && let Some(written) = file.newest()?
+        {
             // The file may differ from the running value: a port that could not be bound.
-            let written = file.edit(&[], &check_rules).map_err(|error| stored(&error))?;
-            undo = edits(&written.checked.config.daemon, request);
-            let both = undo.iter().zip(edits(&new, request));
-            stale = both.filter(|(from, to)| *from != to).filter_map(|(edit, _)| key_of(edit)).collect();
-            file.edit(&edits(&new, request), &check_rules).map_err(|error| stored(&error))?;
+            (change, undo) = (edits(&new, request), edits(&written.daemon, request));
+            let both = undo.iter().zip(&change);
+            stale = both.filter(|(from, to)| from != to).filter_map(|(edit, _)| key_of(edit)).collect();
         }
-        if let Err(error) = self.apply_daemon(&new) {
-            if let Some(file) = persist {
-                // The edit was just written; if it cannot be reverted, the error of the change
-                // takes precedence.
-                let _ = file.edit(&undo, &check_rules);
-            }
-            return Err(error);
-        }
+        file.commit(&change, &undo, || self.apply_daemon(&new))?;
         drop(file);
         for (key, from, to) in &changed {
-            self.emit(ServiceEvent::Note(
+            self.telemetry.emit(ServiceEvent::Note(
                 MessageId::ConfigReloaded,
                 format!("{key} of the daemon is {to} now, not {from}"),
             ));
         }
         let written = only_written(stale, &changed);
-        self.tell_written("the daemon", &written);
+        self.telemetry.tell_written("the daemon", &written);
         Ok(SettingsDone { changed, written, job: None })
     }
 
@@ -77,7 +69,7 @@ impl Service {
     fn apply_daemon(&self, new: &DaemonConfig) -> Result<(), AdminError> {
         self.listen_for_metrics(new.metrics_listen)?;
         self.log_threshold.set(new.log_level);
-        self.running_mut().config.daemon.log_level = new.log_level;
+        self.catalog.change_daemon(|daemon| daemon.log_level = new.log_level);
         Ok(())
     }
 
@@ -88,7 +80,7 @@ impl Service {
     pub(super) fn listen_for_metrics(&self, wanted: Option<SocketAddr>) -> Result<(), AdminError> {
         let Some(me) = self.me.upgrade() else { return Ok(()) };
         self.metrics.change(wanted, me.services()).map_err(|error| not_listening(&error))?;
-        self.running_mut().config.daemon.metrics_listen = wanted;
+        self.catalog.change_daemon(|daemon| daemon.metrics_listen = wanted);
         self.tell_of_metrics();
         Ok(())
     }
@@ -96,7 +88,7 @@ impl Service {
     /// Opens the configured port, for [`Service::serve_metrics`]. If that fails, the daemon serves
     /// without it.
     pub(crate) fn open_metrics(&self) {
-        let wanted = self.running().config.daemon.metrics_listen;
+        let wanted = self.catalog.config().daemon.metrics_listen;
         if let Some(wanted) = wanted
             && let Err(error) = self.metrics.open(wanted)
         {
@@ -126,7 +118,7 @@ impl Service {
     /// Logs the address: the system may have chosen the port.
     fn tell_of_metrics(&self) {
         if let Some(address) = self.metrics.address() {
-            self.emit(ServiceEvent::Note(
+            self.telemetry.emit(ServiceEvent::Note(
                 MessageId::ApiReady,
                 format!("metrics are served at http://{address}/metrics"),
             ));
@@ -135,10 +127,11 @@ impl Service {
 
     /// Reports that the configured address is not in effect: a reload retries it.
     fn refuse_metrics(&self, error: &ApiError) {
-        self.running_mut().config.daemon.metrics_listen = None;
+        self.catalog.change_daemon(|daemon| daemon.metrics_listen = None);
         let error = not_listening(error);
         let message = format!("{}; {}; then: forebay reload", error.what, error.hint);
-        self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::ConfigRefused), message.clone()));
+        self.telemetry
+            .emit(ServiceEvent::Problem(MessageId::Event(EventKind::ConfigRefused), message.clone()));
         self.hub.publish(NewEvent::new(EventKind::ConfigRefused, message));
     }
 }
@@ -197,7 +190,7 @@ mod tests {
     use super::*;
     use forebay_admin::Admin;
     use forebay_admin::events::{Delivery, Filter, Received, Start};
-    use forebay_pool::handover::{Inheritance, ListenerStore};
+    use forebay_pool::handover::{HandoverSockets, ListenerStore};
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::path::Path;
@@ -241,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_on_a_port_of_their_own_and_nothing_else_is() {
+    fn metrics_port_serves_only_metrics() {
         let folder = tempfile::tempdir().unwrap();
         let service = start(folder.path(), Arc::default(), "auto");
         let at = listen(&service, "127.0.0.1:0").unwrap();
@@ -279,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_cannot_be_had_leaves_everything_as_it_was_and_is_told() {
+    fn unavailable_port_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let service = start(folder.path(), Arc::default(), "auto");
         let other = listener_below_ephemeral_ports();
@@ -324,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn who_connects_while_the_port_changes_hands_is_answered_by_who_takes_it() {
+    fn metrics_client_survives_a_handover() {
         let folder = tempfile::tempdir().unwrap();
         let store: Arc<ListenerStore> = Arc::default();
         let service = start(folder.path(), Arc::clone(&store), "auto");
@@ -332,7 +325,7 @@ mod tests {
         let listeners: Vec<_> = service.give_metrics_away().into_iter().collect();
         let mut waits = connect(&at);
         write!(waits, "GET /metrics HTTP/1.1\r\nConnection: close\r\n{HOST}\r\n").unwrap();
-        store.put_back(Inheritance { listeners, guests: Vec::new() });
+        store.put_back(HandoverSockets { listeners, guests: Vec::new() });
         service.open_metrics();
         service.serve_metrics();
         assert!(hears(waits).contains(STATE));

@@ -6,15 +6,18 @@
 //! (`forebay_format::settings_copy`). After that, the pool is exported as a whole. A failure before
 //! that step reopens the pool, or reports that it is not open and raises its alarm.
 
-use super::settings::stored;
-use super::start::check_rules;
-use super::work::{End, Until};
-use super::{Service, ServiceEvent, lock};
+use super::catalog::StoredConfig;
+use super::errors::{conflict, no_answer};
+use super::job_table::End;
+use super::pool_query::ask;
+use super::volume_use::await_all_unused;
+use super::work::Until;
+use super::{Service, ServiceEvent};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Phase};
 use forebay_admin::size::ByteSize;
-use forebay_admin::{AdminError, ErrorKind, ExportRequest, JobInfo, MessageId, OpenHow};
-use forebay_config::{ConfigFile, PoolSection};
+use forebay_admin::{AdminError, ExportRequest, JobInfo, MessageId, OpenHow};
+use forebay_config::PoolSection;
 use forebay_format::CacheUuid;
 use forebay_offline::Key;
 use forebay_pool::encryption::read_key;
@@ -26,30 +29,26 @@ use std::time::Duration;
 /// Time limit for writing the settings onto a closed cache.
 const WRITE_WITHIN: Duration = Duration::from_secs(20);
 
-fn conflict(id: MessageId, what: impl ToString, hint: impl ToString) -> AdminError {
-    AdminError::new(id, what, hint).of_kind(ErrorKind::Conflict)
-}
-
 impl Service {
     /// Starts the job unless it is known to fail.
     pub(super) fn begin_export(&self, name: &str, request: ExportRequest) -> Result<JobInfo, AdminError> {
         let handle = self.handle(name)?;
-        self.exportable(name, self.changing()?.as_ref())?;
+        self.exportable(name, &*self.changing()?)?;
         if !request.force {
             self.check_nothing_left_here(name)?;
-            drop(Self::await_all_unused(&handle)?);
+            drop(await_all_unused(&handle)?);
         }
         let kind = JobKind::Export { drain: request.drain };
-        self.begin_job(JobSpec::pool(kind, name).force(request.force))
+        self.jobs.begin(JobSpec::pool(kind, name).force(request.force))
     }
 
     /// Returns the configuration of a pool that can be exported, with the text for its cache.
-    fn exportable(&self, name: &str, file: Option<&ConfigFile>) -> Result<(PoolSection, String), AdminError> {
-        let Some(file) = file else {
+    fn exportable(&self, name: &str, file: &StoredConfig) -> Result<(PoolSection, String), AdminError> {
+        if !file.exists() {
             let what = format!("the cache of {name} is named on the command line of `forebay run`");
             let hint = "there are no settings to export: stop it, and start `forebay run` on the other host";
             return Err(conflict(MessageId::DaemonNoConfigFile, what, hint));
-        };
+        }
         let snapshot = self.pool_snapshot(name)?;
         if snapshot.cache_failed || snapshot.fenced {
             let what = format!("the cache of pool {name} has failed");
@@ -59,12 +58,11 @@ impl Service {
                 format!("replace it: forebay pool replace {name} --device PATH[:SIZE]"),
             ));
         }
-        Self::ask(&*self.handle(name)?, |pool| pool.check_paths("export"))??;
+        ask(&*self.handle(name)?, |pool| pool.check_paths("export"))??;
         self.holds.check_pool_free(name)?;
         // From the file, not from the running state: a change meant to last until the next start
         // ends here.
-        let config = file.newest(&check_rules).map_err(|error| stored(&error))?.config;
-        let section = PoolSection::of(&config, name).ok_or_else(|| {
+        let section = file.newest()?.and_then(|config| PoolSection::of(&config, name)).ok_or_else(|| {
             conflict(
                 MessageId::PoolNotConfigured,
                 format!("the configuration file no longer has pool {name}"),
@@ -86,24 +84,13 @@ impl Service {
         })
     }
 
-    /// Waits until no client uses a volume of a pool. While the returned claims exist, nothing can
-    /// open its block devices.
-    fn await_all_unused(handle: &PoolHandle) -> Result<Claims, AdminError> {
-        let mut claims = Claims::new();
-        for volume in Self::ask(handle, |pool| pool.names())? {
-            let unused = Self::await_unused(handle, &volume);
-            claims.extend(unused.map_err(|users| users.refuse("export", &volume))?);
-        }
-        Ok(claims)
-    }
-
     /// Runs the job.
     pub(super) fn export(&self, id: JobId, name: &str, drain: bool, force: bool) -> Result<(), End> {
         let handle = self.handle(name)?;
-        let volumes = Self::ask(&handle, |pool| pool.names())?;
+        let volumes = ask(&handle, |pool| pool.names())?;
         let drained = if drain { self.drain_all(id, &handle, &volumes) } else { Ok(()) };
         let left = drained.and_then(|()| {
-            self.phase(id, Phase::Applying);
+            self.jobs.phase(id, Phase::Applying);
             Ok(self.leave(name, &handle, force)?)
         });
         if left.is_err() && drain {
@@ -116,14 +103,14 @@ impl Service {
     fn drain_all(&self, id: JobId, handle: &PoolHandle, volumes: &[String]) -> Result<(), End> {
         for volume in volumes {
             let volume = volume.clone();
-            Self::ask(handle, move |pool| pool.begin_draining(&volume))??;
+            ask(handle, move |pool| pool.begin_draining(&volume))??;
         }
         volumes.iter().try_for_each(|volume| self.watch_drain(id, handle, volume, Until::Empty))
     }
 
     fn leave(&self, name: &str, handle: &PoolHandle, force: bool) -> Result<(), AdminError> {
         let mut file = self.changing()?;
-        let (section, text) = self.exportable(name, file.as_ref())?;
+        let (section, text) = self.exportable(name, &file)?;
         // Of what the cache was created with: if the key is missing, do not stop anything.
         let source = section.pool.tunables().encryption_key_file;
         let key = source.as_ref().map(read_key).transpose()?;
@@ -131,10 +118,10 @@ impl Service {
             true => Claims::new(),
             false => {
                 self.check_nothing_left_here(name)?;
-                Self::await_all_unused(handle)?
+                await_all_unused(handle)?
             }
         };
-        let facts = Self::ask(handle, |pool| pool.facts())?;
+        let facts = ask(handle, |pool| pool.facts())?;
         let (cache, _) = facts.ok_or_else(|| {
             conflict(
                 MessageId::Event(EventKind::CacheFailed),
@@ -144,23 +131,17 @@ impl Service {
         })?;
         let lost_bytes = self.pool_info(name)?.lost_bytes;
         let devices = self.pool_snapshot(name)?.devices.into_iter().map(|(path, _)| path).collect();
-        let absent = Self::ask(handle, |pool| pool.absent())?;
+        let absent = ask(handle, |pool| pool.absent())?;
         self.stop_for_good(name, handle, force, claims)?;
         let closed = handle.stop().map_err(AdminError::from);
         let written = closed.and_then(|()| self.write_settings(cache, devices, text, key));
-        let entry = self.running().entries.get(name).cloned();
+        let entry = self.pools.entry(name);
         let recorded = written.and_then(|()| self.begin_leaving(entry.as_deref(), &[]));
-        let forgotten = recorded.and_then(|()| match file.as_mut() {
-            Some(file) => {
-                file.edit(&section.removed(), &check_rules).map(drop).map_err(|error| stored(&error))
-            }
-            None => Ok(()),
-        });
+        let forgotten = recorded.and_then(|()| file.write(&section.removed()));
         if let Err(error) = forgotten {
-            if let Some(file) = file.as_mut() {
-                // The file has the pool, unless only the durability of the edit is in doubt.
-                let _ = file.edit(&section.added(), &check_rules);
-            }
+            // The file has the pool, unless only the durability of the edit is in doubt.
+            let is_written = matches!(file.newest(), Ok(Some(now)) if !now.pools.contains_key(name));
+            let error = if is_written { file.revert(&section.added(), error) } else { error };
             let _ = entry.map(|entry| entry.set_leaving(&MayWait::here(), None));
             let now = self.bring_back(name);
             let hint = if error.hint.is_empty() { now } else { format!("{}; {now}", error.hint) };
@@ -182,10 +163,10 @@ impl Service {
         force: bool,
         claims: Claims,
     ) -> Result<(), AdminError> {
-        let taken = self.running_mut().pools.remove(name);
-        let stops = Self::ask(handle, move |pool| pool.stop_for_good(force, claims)).and_then(|stops| stops);
+        let taken = self.pools.remove(name);
+        let stops = ask(handle, move |pool| pool.stop_for_good(force, claims)).and_then(|stops| stops);
         if stops.is_err() {
-            self.running_mut().pools.extend(taken.map(|taken| (name.to_owned(), taken)));
+            taken.into_iter().for_each(|taken| self.pools.put_back(name, taken));
         }
         stops
     }
@@ -201,17 +182,17 @@ impl Service {
         let written = self.places.within(&first, WRITE_WITHIN, move |may_wait| {
             settings_copy::write(may_wait, cache, &devices, &text, key.as_ref())
         });
-        Ok(written.map_err(|undone| undone.or(|| super::opening::no_answer(&first, WRITE_WITHIN)))??)
+        Ok(written.map_err(|undone| undone.or(|| no_answer(&first, WRITE_WITHIN)))??)
     }
 
     /// Reopens a pool that was stopped for an export, and reports the outcome.
     fn bring_back(&self, name: &str) -> String {
-        self.running_mut().entries.remove(name);
+        self.pools.remove_entry(name);
         let Err(error) = self.open_with_volumes(name, OpenHow::default()) else {
             return "the pool was opened again".into();
         };
         let message = format!("{}; {}", error.what, error.hint);
-        self.emit(ServiceEvent::Problem(
+        self.telemetry.emit(ServiceEvent::Problem(
             MessageId::Event(EventKind::PoolFailed),
             format!("pool {name}: {message}"),
         ));
@@ -229,23 +210,20 @@ impl Service {
     }
 
     fn forget_exported(&self, name: &str, volumes: &[String], goes_along: &str) {
-        let entry = {
-            let mut running = self.running_mut();
-            running.made.remove(name);
-            running.config.pools.remove(name);
-            running.config.volumes.retain(|_, volume| volume.pool != name);
-            volumes.iter().for_each(|volume| drop(running.rules.remove(volume)));
-            running.entries.remove(name)
-        };
+        self.pools.keep_made(name);
+        self.catalog.remove_pool(name);
+        volumes.iter().for_each(|volume| self.attached_volumes.remove(volume));
         // If the daemon is killed before this, the next start finishes it.
-        if let Some(Err(why)) = entry.map(|entry| entry.remove(&MayWait::here(), false)) {
-            self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
+        if let Some(Err(why)) =
+            self.pools.remove_entry(name).map(|entry| entry.remove(&MayWait::here(), false))
+        {
+            self.telemetry.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
                 "pool {name} is exported, but the record of its cache is not removed: {why}; the next start \
                  tries again"
             )));
         }
-        lock(&self.locked).retain(|place| !place.is_of(name, volumes));
-        self.clear_alarms_of(name, volumes);
+        self.deferred.forget(name, volumes);
+        self.telemetry.clear_alarms_of(name, volumes);
         let message = format!(
             "pool {name} is exported: its devices and the backing stores of its volumes can be moved to \
              another host; there: forebay pool import{goes_along}"
@@ -281,7 +259,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_failed_export_says_what_has_become_of_the_pool() {
+    fn failed_export_reports_the_closed_pool() {
         let folder = tempfile::tempdir().unwrap();
         let (cache, away) = (folder.path().join("a.cache"), folder.path().join("away"));
         assert!(start(folder.path(), Arc::default(), "auto").stop().is_empty());

@@ -3,15 +3,13 @@
 //! Until [`Service::hand_over`] has closed the pools, service can resume unchanged:
 //! [`Service::go_on`].
 
-use super::start::check_rules;
-use super::{Service, lock};
-use crate::upgrade::Duties;
-use forebay_admin::events::{EventKind, NewEvent};
-use forebay_admin::jobs::JobFilter;
-use forebay_admin::{AdminError, MessageId, UpgradeBegun, UpgradeInfo, VolumeState};
-use forebay_config::{Config, ConfigFile};
-use forebay_pool::handover::Inheritance;
-use forebay_pool::{Pool, PoolHandle, Promise, PromiseSender};
+use super::Service;
+use super::pool_query::ask;
+use crate::upgrade::{HandoverManifest, HandoverState};
+use forebay_admin::events::EventKind;
+use forebay_admin::{AdminError, MessageId, UpgradeBegun, VolumeState};
+use forebay_pool::handover::HandoverSockets;
+use forebay_pool::{Pool, PoolHandle, Promise};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,21 +28,6 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(60);
 /// Time limit for a successor to start and to read the configuration, as the requester of the
 /// upgrade sees it.
 const BEGIN_WITHIN: Duration = Duration::from_secs(40);
-
-/// Destination of the answer to a request for an upgrade.
-pub(crate) type UpgradeAnswer = PromiseSender<Result<UpgradeBegun, AdminError>>;
-/// Requests an upgrade.
-pub(crate) type Upgrader = Box<dyn Fn(UpgradeAnswer) + Send + Sync>;
-
-/// State that a service leaves behind after the handover.
-pub(crate) struct Estate {
-    pub(crate) inheritance: Inheritance,
-    /// Why a successor cannot have the pools: one is not closed, so its devices are not free.
-    pub(crate) unclosed: Option<String>,
-    /// The configuration with live changes, regardless of the present file.
-    pub(crate) config: Config,
-    pub(crate) file: Option<ConfigFile>,
-}
 
 impl Service {
     pub(super) fn ask_for_upgrade(&self) -> Result<UpgradeBegun, AdminError> {
@@ -84,8 +67,7 @@ impl Service {
     /// The operation that cannot be handed over, and how to resolve it.
     pub(crate) fn check_upgradable(&self) -> Result<(), AdminError> {
         let conflict = |id, what: String, hint: &str| AdminError::new(id, what, hint);
-        let open = |job: &forebay_admin::jobs::JobView| !job.state.is_final();
-        if let Some(job) = self.jobs.list(&JobFilter::default()).iter().find(|job| open(job)) {
+        if let Some(job) = self.jobs.open().first() {
             return Err(conflict(
                 MessageId::UpgradeBlocked,
                 format!("job {} has not ended", job.id),
@@ -95,8 +77,8 @@ impl Service {
         if let Err(held) = self.holds.check_all_free() {
             return Err(conflict(MessageId::UpgradeBlocked, held.what, &held.hint));
         }
-        for (name, pool) in self.pool_handles() {
-            let snapshot = Self::ask(&pool, |pool| pool.snapshot())?;
+        for (name, pool) in self.pools.all() {
+            let snapshot = ask(&pool, |pool| pool.snapshot())?;
             if snapshot.fenced {
                 // Closing the pool, and its clients with it, would wait for the end of the rescue;
                 // and if data is lost and the device is not recognized, neither a successor nor
@@ -111,8 +93,8 @@ impl Service {
                 ));
             }
             // A successor opens everything by its path.
-            Self::ask(&pool, |pool| pool.check_paths("hand over"))??;
-            if Self::ask(&pool, |pool| pool.has_mounts())? {
+            ask(&pool, |pool| pool.check_paths("hand over"))??;
+            if ask(&pool, |pool| pool.has_mounts())? {
                 return Err(conflict(
                     MessageId::UpgradeBlocked,
                     format!(
@@ -121,7 +103,7 @@ impl Service {
                     "unmount the file systems on them, stop the daemon and start it again",
                 ));
             }
-            if Self::ask(&pool, |pool| pool.has_guests())? {
+            if ask(&pool, |pool| pool.has_guests())? {
                 return Err(conflict(
                     MessageId::UpgradeBlocked,
                     format!(
@@ -143,9 +125,9 @@ impl Service {
     /// A volume is missing in the file, or a pool does not answer.
     pub(crate) fn check_file_keeps_volumes(&self) -> Result<(), AdminError> {
         let file = self.changing()?;
-        let Some(Ok(newest)) = file.as_ref().map(|file| file.newest(&check_rules)) else { return Ok(()) };
+        let Ok(Some(newest)) = file.newest() else { return Ok(()) };
         let served = self.volumes_that_are_served()?;
-        match served.iter().find(|name| !newest.config.volumes.contains_key(*name)) {
+        match served.iter().find(|name| !newest.volumes.contains_key(*name)) {
             None => Ok(()),
             Some(name) => Err(AdminError::new(
                 MessageId::UpgradeBlocked,
@@ -159,53 +141,40 @@ impl Service {
     /// another one now.
     pub(crate) fn moved_admin_socket(&self) -> Option<String> {
         let file = self.changing().ok()?;
-        let newest = file.as_ref()?.newest(&check_rules).ok()?.config.daemon.admin_socket;
-        let now = self.running().config.daemon.admin_socket.clone();
+        let newest = file.newest().ok()??.daemon.admin_socket;
+        let now = self.catalog.config().daemon.admin_socket.clone();
         Some(newest).filter(|newest| *newest != now).map(|newest| newest.display().to_string())
-    }
-
-    /// Reports an upgrade that did not begin. Nothing has changed.
-    pub(crate) fn tell_no_upgrade(&self, error: &AdminError) {
-        let text = error.to_string();
-        let id = MessageId::Event(EventKind::DaemonUpgradeFailed);
-        self.emit(super::ServiceEvent::Problem(id, text.clone()));
-        self.hub.publish(NewEvent::new(EventKind::DaemonUpgradeFailed, text));
-    }
-
-    pub(super) fn pool_handles(&self) -> Vec<(String, Arc<PoolHandle>)> {
-        let running = self.running();
-        running.pools.iter().map(|(name, pool)| (name.clone(), Arc::clone(pool))).collect()
     }
 
     /// Quiesces all clients, closes the pools and hands everything over.
     ///
     /// # Errors
     /// A client or pool does not quiesce. Service continues then.
-    pub(crate) fn hand_over(&self) -> Result<(Estate, Duties), AdminError> {
-        let mut changing = lock(&self.changing);
-        lock(&self.work).passed_on = true;
-        let pools = self.pool_handles();
-        let duties = match self.quiesce_pools(&pools) {
-            Ok(duties) => duties,
+    pub(crate) fn hand_over(&self) -> Result<(HandoverState, HandoverManifest), AdminError> {
+        let mut changing = self.catalog.lock_file();
+        self.jobs.set_passed_on(true);
+        let pools = self.pools.all();
+        let manifest = match self.quiesce_pools(&pools) {
+            Ok(manifest) => manifest,
             Err(error) => {
-                lock(&self.work).passed_on = false;
+                self.jobs.set_passed_on(false);
                 self.go_on();
                 return Err(error);
             }
         };
-        let mut inheritance = Inheritance::default();
+        let mut sockets = HandoverSockets::default();
         for (_, pool) in &pools {
-            // No time limit: sockets missing from the inheritance would be closed. A pool that has
+            // No time limit: sockets missing here would be closed. A pool that has
             // ended has no clients.
-            inheritance.append(pool.ask_and_wait(Pool::hand_over).unwrap_or_default());
+            sockets.append(pool.ask_and_wait(Pool::hand_over).unwrap_or_default());
         }
         // A change in progress when the API ended may have opened it again.
-        inheritance.listeners.extend(self.give_metrics_away());
-        let config = self.running().config.clone();
+        sockets.listeners.extend(self.give_metrics_away());
+        let config = self.catalog.config().clone();
         let file = changing.take();
         drop(changing);
         let unclosed = self.close_within(&self.begin_stop(), CLOSE_WITHIN);
-        Ok((Estate { inheritance, unclosed, config, file }, duties))
+        Ok((HandoverState { sockets, unclosed, config, file }, manifest))
     }
 
     /// Waits for pools that were requested to stop; reports those that have not.
@@ -220,7 +189,7 @@ impl Service {
             if !pool.ends_by(until) {
                 late.push(name.as_str());
             } else if let Err(error) = pool.stop() {
-                self.emit(super::ServiceEvent::Problem(
+                self.telemetry.emit(super::ServiceEvent::Problem(
                     MessageId::PoolNotClosed,
                     format!("while handing over: {error}"),
                 ));
@@ -230,27 +199,27 @@ impl Service {
         Some(format!("pool {late} was not closed within {} s: a device hangs, or is slow", within.as_secs()))
     }
 
-    fn quiesce_pools(&self, pools: &[(String, Arc<PoolHandle>)]) -> Result<Duties, AdminError> {
+    fn quiesce_pools(&self, pools: &[(String, Arc<PoolHandle>)]) -> Result<HandoverManifest, AdminError> {
         self.check_upgradable()?;
         // The next process to open the pools, perhaps this one, must be able to record them.
         self.check_recordable()?;
-        let duties = self.duties()?;
+        let manifest = self.manifest()?;
         Self::quiesce(pools)?;
         self.check_upgradable()?; // a cache may have failed meanwhile
-        Ok(duties)
+        Ok(manifest)
     }
 
     fn quiesce(pools: &[(String, Arc<PoolHandle>)]) -> Result<(), AdminError> {
-        let began = pools.iter().map(|(name, pool)| Ok((name, pool, Self::ask(pool, Pool::quiesce)?)));
+        let began = pools.iter().map(|(name, pool)| Ok((name, pool, ask(pool, Pool::quiesce)?)));
         let mut busy: Vec<(&String, &Arc<PoolHandle>, Promise<()>)> =
             began.collect::<Result<_, AdminError>>()?;
         Self::await_quiesced(&mut busy, GREET_WITHIN);
         for (_, pool, _) in &busy {
-            Self::ask(pool, Pool::cut_greetings)?;
+            ask(pool, Pool::cut_greetings)?;
         }
         Self::await_quiesced(&mut busy, QUIESCE_WITHIN);
         for (_, pool, _) in &busy {
-            Self::ask(pool, Pool::cut_busy)?;
+            ask(pool, Pool::cut_busy)?;
         }
         Self::await_quiesced(&mut busy, CUT_WITHIN);
         match busy.first() {
@@ -271,19 +240,19 @@ impl Service {
         });
     }
 
-    /// Lets all clients continue that were held, or came with an inheritance.
+    /// Lets all clients continue that were held, or came from a predecessor.
     pub(crate) fn go_on(&self) {
         self.listener_store.go_on();
-        for (_, pool) in self.pool_handles() {
+        for (_, pool) in self.pools.all() {
             let _ = pool.ask(Pool::go_on); // one that has ended has no clients
         }
     }
 
-    /// Returns the duties at the time when clients begin to wait.
-    fn duties(&self) -> Result<Duties, AdminError> {
+    /// Returns the manifest at the time when clients begin to wait.
+    fn manifest(&self) -> Result<HandoverManifest, AdminError> {
         let volumes = self.volumes_that_are_served()?;
         let quiesced_since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Ok(Duties {
+        Ok(HandoverManifest {
             volumes,
             passed: self.listener_store.has_passed(),
             quiesced_since_unix_ns: u64::try_from(quiesced_since.as_nanos()).unwrap_or(u64::MAX),
@@ -313,10 +282,10 @@ impl Service {
     ///
     /// # Errors
     /// The volume that is not served, and why.
-    pub(crate) fn check_duties(&self, duties: &Duties) -> Result<(), String> {
+    pub(crate) fn check_manifest(&self, manifest: &HandoverManifest) -> Result<(), String> {
         let serving = self.volumes_that_are_served().map_err(|error| error.what)?;
-        let configured = self.running().config.volumes.clone();
-        for name in duties.volumes.iter().filter(|name| configured.contains_key(*name)) {
+        let configured = self.catalog.config().volumes.clone();
+        for name in manifest.volumes.iter().filter(|name| configured.contains_key(*name)) {
             if !serving.contains(name) {
                 let alarms = self.hub.alarms();
                 let why: Vec<&str> = alarms.iter().map(|alarm| alarm.message.as_str()).collect();
@@ -324,30 +293,5 @@ impl Service {
             }
         }
         Ok(())
-    }
-
-    /// Notes and reports the result of an upgrade.
-    pub(crate) fn note_upgrade(&self, info: UpgradeInfo) {
-        let UpgradeInfo { from_pid, from_version, to_pid, paused_ms, error } = &info;
-        let (kind, text) = match error {
-            None => {
-                let text = format!(
-                    "process {to_pid} has taken over from {from_pid} (version {from_version}); clients waited {paused_ms} ms"
-                );
-                (EventKind::DaemonUpgraded, text)
-            }
-            Some(why) => (
-                EventKind::DaemonUpgradeFailed,
-                format!("no successor: {why}; clients waited {paused_ms} ms"),
-            ),
-        };
-        self.emit(match error {
-            None => super::ServiceEvent::Note(MessageId::Event(EventKind::DaemonUpgraded), text.clone()),
-            Some(_) => {
-                super::ServiceEvent::Problem(MessageId::Event(EventKind::DaemonUpgradeFailed), text.clone())
-            }
-        });
-        self.hub.publish(NewEvent::new(kind, text));
-        *lock(&self.upgraded) = Some(info);
     }
 }

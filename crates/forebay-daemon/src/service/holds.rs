@@ -2,29 +2,24 @@
 //! operation to its last.
 //!
 //! An attach opens a store that may hang, and a pool detaches a volume in its own time. Neither can
-//! hold [`Service::changing`] for that long, because it would block all other changes. So each of
+//! hold `Service::changing` for that long, because it would block all other changes. So each of
 //! them holds its volume instead.
 //!
 //! Invariants
 //! - A volume is held from before its pool is asked to attach it, to detach it, or to change its
-//!   exports, until the configuration file and [`super::Running::config`] have the result.
+//!   exports, until the configuration file and the running configuration have the result.
 //! - The devices of a pool are held while a replacement for one of them is opened, until a job
 //!   takes it over.
-//! - Holds are taken under [`Service::changing`].
+//! - Holds are taken under `Service::changing`.
 //! - While a volume is held, nothing else changes it, its pool is neither closed nor opened, and
 //!   its store cannot be used otherwise. A reload leaves it to its holder.
 
-use super::work::End;
-use super::{Service, lock};
-use forebay_admin::jobs::JobId;
+use super::locking::lock;
 use forebay_admin::{AdminError, MessageId};
 use forebay_config::VolumeConfig;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
-
-/// Interval at which a job that waits for a volume checks whether to stop.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// The operation on a held volume.
 #[derive(Debug)]
@@ -113,6 +108,14 @@ impl Holds {
         self.take(volume, Held { pool, work })
     }
 
+    /// Takes the hold for a detach.
+    ///
+    /// # Errors
+    /// Another operation holds the volume.
+    pub(super) fn detach(&self, volume: &str, pool: &str) -> Result<Hold<'_>, AdminError> {
+        self.take(volume, Held { pool: pool.to_owned(), work: Work::Detach })
+    }
+
     /// Takes the hold for a change by a reload.
     ///
     /// # Errors
@@ -182,25 +185,9 @@ impl Holds {
     }
 
     /// Waits for the end of a hold.
-    fn wait(&self, volume: &str, timeout: Duration) {
+    pub(super) fn wait(&self, volume: &str, timeout: Duration) {
         let table = lock(&self.table);
         let waited = self.freed.wait_timeout_while(table, timeout, |table| table.contains_key(volume));
         drop(waited.unwrap_or_else(PoisonError::into_inner));
-    }
-}
-
-impl Service {
-    /// Takes the hold for a detach; the job waits until no other operation holds the volume.
-    pub(super) fn hold_to_detach(&self, id: JobId, pool: &str, volume: &str) -> Result<Hold<'_>, End> {
-        loop {
-            let file = self.changing()?;
-            let taken = self.holds.take(volume, Held { pool: pool.to_owned(), work: Work::Detach });
-            drop(file);
-            match taken {
-                Ok(hold) => return Ok(hold),
-                Err(_) if self.should_stop(id) => return Err(End::Stopped),
-                Err(_) => self.holds.wait(volume, LOOK),
-            }
-        }
     }
 }

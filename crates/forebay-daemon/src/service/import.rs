@@ -1,23 +1,24 @@
 //! Imports an exported pool: puts its devices in order, checks that the operator has confirmed the
-//! local resources that it uses (`confirm`), finds the backing stores of its volumes (`stores`),
-//! and writes both with their settings into the configuration in one step. Then it opens them as at
-//! a start.
+//! local resources that it uses (`confirm`), finds the backing stores of its volumes
+//! (`import_backing`), and writes both with their settings into the configuration in one step. Then
+//! it opens them as at a start.
 //!
 //! If the daemon ends before that step, nothing has changed. After it, the next start opens the
 //! configured pool. Opening the cache invalidates the settings on it
 //! (`forebay_format::settings_copy`), so it cannot be imported twice.
 
 use super::Service;
+use super::catalog::StoredConfig;
 use super::confirm::{self, Named};
+use super::errors::{invalid, no_answer};
+use super::import_backing::Wanted;
 use super::info::warning_infos;
-use super::records::Allowed;
-use super::settings::{invalid, stored};
-use super::start::check_rules;
-use super::stores::Wanted;
+use super::opening::Allowed;
+use super::pool_query::ask;
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::{AdminError, ImportInfo, ImportRequest, ImportedVolume, MessageId};
 use forebay_config::device_name::stable_name;
-use forebay_config::{CacheSpec, ConfigFile, PoolSection};
+use forebay_config::{CacheSpec, PoolSection};
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_offline::exported::{Exported, find};
 use forebay_offline::image::Image;
@@ -35,25 +36,25 @@ const LOOK_WITHIN: Duration = Duration::from_secs(30);
 impl Service {
     pub(super) fn import(&self, request: &ImportRequest) -> Result<ImportInfo, AdminError> {
         let mut file = self.changing()?;
-        let Some(file) = file.as_mut() else {
+        if !file.exists() {
             let what = "`forebay run` has one pool, and no configuration file for another one";
             return Err(AdminError::new(
                 MessageId::DaemonNoConfigFile,
                 what,
                 "import it with `forebay serve`",
             ));
-        };
+        }
         let found = self.find_exported(&request.devices)?;
         let (section, mut info) = self.plan(&found, request)?;
         if !request.dry_run && !info.unconfirmed.is_empty() {
             return Err(confirm::refuse(request, &section, &info.unconfirmed));
         }
-        file.would_take(&section.added(), &check_rules).map_err(|error| stored(&error))?;
+        file.check(&section.added())?;
         if request.dry_run {
             return Ok(info);
         }
-        file.edit(&section.added(), &check_rules).map_err(|error| stored(&error))?;
-        self.open_imported(&section, file)?;
+        file.write(&section.added())?;
+        self.open_imported(&section, &mut file)?;
         let mut failed: BTreeMap<String, AdminError> =
             self.attach_all(&section.volumes).into_iter().collect();
         self.look_for_absent(&section.name);
@@ -67,7 +68,7 @@ impl Service {
             volume.lost_bytes = info.map_or(0, |info| info.lost_bytes);
         }
         let handle = self.handle(&section.name)?;
-        let (absent, served) = Self::ask(&handle, |pool| (pool.absent(), pool.names()))?;
+        let (absent, served) = ask(&handle, |pool| (pool.absent(), pool.names()))?;
         info.absent = self.absent_of(&section.name, absent, &served);
         info.absent.retain(|absent| section.volumes.iter().all(|(name, _)| *name != absent.name));
         let message = format!("pool {} is imported from host {}", section.name, found.copy.host);
@@ -151,8 +152,7 @@ impl Service {
             devices.push(stable_name(path));
         }
         let found = self.places.within(Path::new(first), LOOK_WITHIN, move |_| find(&devices));
-        let found =
-            found.map_err(|undone| undone.or(|| super::opening::no_answer(Path::new(first), LOOK_WITHIN)))?;
+        let found = found.map_err(|undone| undone.or(|| no_answer(Path::new(first), LOOK_WITHIN)))?;
         Ok(found.map_err(RunError::from)?)
     }
 
@@ -175,15 +175,15 @@ impl Service {
             None => section,
         };
         let taken = |id, what: &str, hint: &str| Err(AdminError::new(id, what, hint));
-        let running = self.running();
-        if running.config.pools.contains_key(&section.name) {
+        let config = self.catalog.config();
+        if config.pools.contains_key(&section.name) {
             return taken(
                 MessageId::PoolExists,
                 &format!("pool {} already exists", section.name),
                 "give the imported pool another name: --pool NAME",
             );
         }
-        let has = |name: &String| running.config.volumes.contains_key(name);
+        let has = |name: &String| config.volumes.contains_key(name);
         if let Some((volume, _)) = section.volumes.iter().find(|(name, _)| has(name)) {
             let hint = format!(
                 "a volume keeps its name, which is stored in the cache: detach the existing volume, forebay \
@@ -207,20 +207,20 @@ impl Service {
             })
         };
         let read = self.places.within(&first, LOOK_WITHIN, read);
-        let read = read.map_err(|undone| undone.or(|| super::opening::no_answer(&first, LOOK_WITHIN)))?;
+        let read = read.map_err(|undone| undone.or(|| no_answer(&first, LOOK_WITHIN)))?;
         Ok(read.map_err(RunError::from)?)
     }
 
     /// Opens the pool, which is in the configuration. If that fails and the cache is still as
     /// exported, or another daemon was faster, restores the configuration; otherwise the pool stays
     /// configured and not open.
-    fn open_imported(&self, section: &PoolSection, file: &mut ConfigFile) -> Result<(), AdminError> {
+    fn open_imported(&self, section: &PoolSection, file: &mut StoredConfig) -> Result<(), AdminError> {
         let name = &section.name;
         let opened = self.open_pool(name, &section.pool, Allowed::default());
         let devices: Vec<PathBuf> = section.pool.devices.iter().map(|spec| spec.path.clone()).collect();
         let first = devices.first().cloned().unwrap_or_default();
         // A lock is taken before anything is written.
-        let is_anothers = || devices.iter().any(|path| self.is_anothers(path));
+        let is_anothers = || devices.iter().any(|path| self.devices.is_anothers(path));
         let is_as_it_was = || {
             let devices = devices.clone();
             let again = self.places.within(&first, LOOK_WITHIN, move |_| find(&devices).is_ok());
@@ -229,14 +229,11 @@ impl Service {
         if let Err(error) = &opened
             && (is_as_it_was() || is_anothers())
         {
-            // The edit was just written; the error of opening takes precedence.
-            let _ = file.edit(&section.removed(), &check_rules);
-            return Err(error.clone());
+            return Err(file.revert(&section.removed(), error.clone()));
         }
-        {
-            let mut running = self.running_mut();
-            running.config.pools.insert(name.clone(), section.pool.clone());
-            running.config.volumes.extend(section.volumes.iter().cloned());
+        self.catalog.put_pool(name, section.pool.clone());
+        for (volume, config) in &section.volumes {
+            self.catalog.put_volume(volume, config.clone());
         }
         opened.map_err(|error| {
             self.hub.raise(AlarmKey::pool(EventKind::PoolFailed, name), Severity::Error, &error.what);

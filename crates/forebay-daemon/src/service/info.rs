@@ -1,11 +1,12 @@
 //! Pools, volumes and statistics in the form of the API.
 
+use super::errors::not_attached;
+use super::pool_query::{ask, look_at};
 use super::wear::endurance_info;
 use super::{Service, ServiceEvent};
-use forebay_admin::jobs::{JobFilter, JobKind, JobView};
+use forebay_admin::jobs::{JobKind, JobView};
 use forebay_admin::{
-    AdminError, CopyInfo, DeviceInfo, LossInfo, MessageId, PoolInfo, RatesInfo, RatesOfAll, VolumeInfo,
-    WarningInfo,
+    AdminError, CopyInfo, DeviceInfo, LossInfo, PoolInfo, RatesInfo, RatesOfAll, VolumeInfo, WarningInfo,
 };
 use forebay_config::{VolumeConfig, Warning, warnings};
 use forebay_format::BLOCK_BYTES;
@@ -21,8 +22,8 @@ impl Service {
     /// Returns the state in one line, without asking a pool, which may not answer.
     pub(crate) fn status_line(&self) -> String {
         let (open, pools, volumes) = {
-            let running = self.running();
-            (running.pools.len(), running.config.pools.len(), running.config.volumes.len())
+            let config = self.catalog.config();
+            (self.pools.names().len(), config.pools.len(), config.volumes.len())
         };
         let things = match pools {
             0 => "no pool is configured".to_owned(),
@@ -36,7 +37,7 @@ impl Service {
     }
 
     pub(super) fn pool_snapshot(&self, name: &str) -> Result<PoolSnapshot, AdminError> {
-        Self::ask(&*self.handle(name)?, |pool| pool.snapshot())
+        ask(&*self.handle(name)?, |pool| pool.snapshot())
     }
 
     pub(super) fn pool_info(&self, name: &str) -> Result<PoolInfo, AdminError> {
@@ -45,13 +46,10 @@ impl Service {
 
     /// Returns the information from a pool's snapshot.
     pub(super) fn pool_info_of(&self, name: &str, snapshot: &PoolSnapshot) -> PoolInfo {
-        let recorded = {
-            let running = self.running();
-            running
-                .entries
-                .get(name)
-                .map(|entry| super::closed::recorded_info(&entry.record(), &running.config.daemon.state_dir))
-        };
+        let rating = self.catalog.endurance_rating(name);
+        let state_dir = self.catalog.state_dir();
+        let entry = self.pools.entry(name);
+        let recorded = entry.map(|entry| super::unopened_pools::recorded_info(&entry.record(), &state_dir));
         PoolInfo {
             name: name.into(),
             devices: snapshot
@@ -64,8 +62,8 @@ impl Service {
                     let member = snapshot.mirror.as_ref().map_or("", |mirror| mirror.state_of_path(&path));
                     // Problems of a member that is out are ignored.
                     let state = if member == "out" { member } else { trouble.unwrap_or(member) };
-                    let flash =
-                        Some(self.flash_info(name, (Path::new(&path), *bytes), written, snapshot.uptime));
+                    let part = (Path::new(&path), *bytes);
+                    let flash = Some(self.telemetry.flash_info(rating, part, written, snapshot.uptime));
                     let copied = snapshot.copied.as_ref().filter(|copy| copy.from == Path::new(&path));
                     let copied = copied.map(|copy| CopyInfo {
                         to: copy.to.display().to_string(),
@@ -85,7 +83,7 @@ impl Service {
             lost_ranges: snapshot.lost.ranges,
             io_engine: snapshot.io_engine.into(),
             volumes: snapshot.volumes.iter().map(|volume| volume.name.clone()).collect(),
-            job: self.job_of_pool(name),
+            job: self.jobs.of_pool(name),
             endurance: endurance_info(snapshot),
             absent: snapshot
                 .absent
@@ -99,25 +97,9 @@ impl Service {
         }
     }
 
-    /// Returns jobs that have not ended.
-    fn open_jobs(&self) -> Vec<JobView> {
-        let all = self.jobs.list(&JobFilter::default());
-        all.into_iter().filter(|job| !job.state.is_final()).collect()
-    }
-
-    /// Returns the job that works on a whole pool.
-    fn job_of_pool(&self, pool: &str) -> Option<String> {
-        let jobs = self.open_jobs();
-        let of_pool = || jobs.iter().filter(|job| job.spec.pool == pool && job.spec.volume.is_none());
-        // A job that fills a device has priority over one that reads it.
-        let fills = |job: &&JobView| matches!(job.spec.kind, JobKind::Rebuild | JobKind::Replace);
-        let job = of_pool().find(fills).or_else(|| of_pool().next());
-        job.map(|job| job.id.to_string())
-    }
-
     pub(super) fn volume_infos(&self) -> Vec<VolumeInfo> {
-        let jobs = self.open_jobs();
-        let looked = self.look_at_all(|pool| (pool.snapshot(), pool.absent(), pool.names()));
+        let jobs = self.jobs.open();
+        let looked = self.pools.look_at_all(|pool| (pool.snapshot(), pool.absent(), pool.names()));
         let mut all = self.volumes_of_silent(&looked.silent);
         for (pool, (snapshot, absent, served)) in looked.answers {
             let infos = snapshot.volumes.into_iter().map(|volume| info(&pool, volume, &jobs));
@@ -134,28 +116,28 @@ impl Service {
             return Ok(info);
         }
         let (pool, handle) = self.pool_with(name)?;
-        let snapshot = Self::look_at(&handle, |pool| pool.snapshot())?;
+        let snapshot = look_at(&handle, |pool| pool.snapshot())?;
         if let Some(volume) = snapshot.volumes.into_iter().find(|volume| volume.name == name) {
-            let info = info(&pool, volume, &self.open_jobs());
+            let info = info(&pool, volume, &self.jobs.open());
             return Ok(VolumeInfo { warnings: self.warnings_of(name), ..info });
         }
         let absent = self.absent_info(name)?;
-        let job = job_at_work(&self.open_jobs(), name);
+        let job = job_at_work(&self.jobs.open(), name);
         absent.map(|info| VolumeInfo { job, ..info }).ok_or_else(|| not_attached(name))
     }
 
     /// As [`warning_infos`], for a volume by its name.
     fn warnings_of(&self, name: &str) -> Vec<WarningInfo> {
-        let running = self.running();
-        running.config.volumes.get(name).map_or_else(Vec::new, |volume| warning_infos(name, volume))
+        let config = self.catalog.config();
+        config.volumes.get(name).map_or_else(Vec::new, |volume| warning_infos(name, volume))
     }
 
     /// Logs the same warnings for a volume that does not come from a checked file.
     pub(super) fn warn_of(&self, name: &str) {
-        let config = self.running().config.volumes.get(name).cloned();
+        let config = self.catalog.volume(name);
         for warning in config.into_iter().flat_map(|config| warnings::of_volume(name, &config)) {
             let what = format!("volume {name}: {}; {}", warning.message, warning.help);
-            self.emit(ServiceEvent::Problem(warning.id, what));
+            self.telemetry.emit(ServiceEvent::Problem(warning.id, what));
         }
     }
 
@@ -163,7 +145,7 @@ impl Service {
         // Also for a volume that is not attached and has lost blocks.
         let (_, handle) = self.pool_with(name)?;
         let volume = name.to_owned();
-        let losses = Self::look_at(&handle, move |pool| pool.losses_of(&volume))?;
+        let losses = look_at(&handle, move |pool| pool.losses_of(&volume))?;
         let info = |range: Range| LossInfo {
             offset_bytes: range.offset_bytes,
             bytes: range.bytes,
@@ -176,7 +158,7 @@ impl Service {
 
     fn report(&self, volume: &str) -> Result<Report, AdminError> {
         let (_, handle) = self.pool_of(volume)?;
-        let all = Self::look_at(&handle, |pool| pool.statistics())?;
+        let all = look_at(&handle, |pool| pool.statistics())?;
         let found = all.into_iter().find(|snapshot| snapshot.about.volume == volume);
         found.map(Snapshot::report).ok_or_else(|| not_attached(volume))
     }
@@ -186,7 +168,7 @@ impl Service {
             return Ok(Value::Object(format::object(&self.report(volume)?)));
         }
         let (mut pools, mut volumes) = (Map::new(), Map::new());
-        let looked = self.look_at_all(|pool| pool.statistics());
+        let looked = self.pools.look_at_all(|pool| pool.statistics());
         // Each pool's own statistics come first.
         for snapshot in looked.answers.into_iter().flat_map(|(_, all)| all) {
             let (pool, volume) = (snapshot.about.pool.clone(), snapshot.about.volume.clone());
@@ -201,11 +183,11 @@ impl Service {
     }
 
     pub(super) fn rates_of_all(&self) -> RatesOfAll {
-        let looked = self.look_at_all(|pool| (pool.rates(), pool.uptime()));
+        let looked = self.pools.look_at_all(|pool| (pool.rates(), pool.uptime()));
         let mut all = RatesOfAll::default();
         for (pool, (rates, uptime)) in looked.answers {
             let dirty_limit_pct =
-                self.running().config.pools.get(&pool).map(|pool| pool.tunables().dirty_limit_pct);
+                self.catalog.config().pools.get(&pool).map(|pool| pool.tunables().dirty_limit_pct);
             for (volume, counters, last) in rates {
                 let info = rates_info(&last, uptime.as_secs());
                 if !volume.is_empty() {
@@ -258,15 +240,6 @@ pub(super) fn warning_infos(name: &str, volume: &VolumeConfig) -> Vec<WarningInf
         hint: help.into(),
     };
     warnings::of_volume(name, volume).into_iter().map(info).collect()
-}
-
-/// Returns the error for a configured volume that is not attached.
-pub(super) fn not_attached(name: &str) -> AdminError {
-    AdminError::new(
-        MessageId::VolumeNotAttached,
-        format!("volume {name} is not attached"),
-        format!("see the log for the reason; to try again: forebay volume attach {name}"),
-    )
 }
 
 /// Returns the job that changes a volume or destages it. A recording does neither: waiting for this

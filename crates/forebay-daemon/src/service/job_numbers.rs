@@ -6,12 +6,14 @@
 //! orderly stop notes the current number, so numbers are skipped only after a crash. If the state
 //! directory takes no writes, a number may be used twice.
 
-use super::{Service, lock};
+use super::locking::lock;
 use forebay_admin::jobs::JobId;
+use forebay_pool::time_limit::Places;
 use forebay_pool::{MayWait, durable};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// Numbers reserved at once.
@@ -28,8 +30,16 @@ struct Kept {
 }
 
 /// The reserved numbers.
+#[derive(Debug)]
+pub(super) struct JobNumbers {
+    /// `None` for `forebay run`, which begins with 1.
+    state_dir: Option<PathBuf>,
+    places: Places,
+    noted: Mutex<Noted>,
+}
+
 #[derive(Debug, Default)]
-pub(super) struct Noted {
+struct Noted {
     /// No later start uses a smaller number; 0: nothing could be noted.
     until: u64,
     /// The next number at the last attempt.
@@ -40,43 +50,43 @@ fn file(state_dir: &Path) -> PathBuf {
     state_dir.join("jobs.json")
 }
 
-/// Returns the first number of a start. May wait for the disk.
-pub(super) fn first(state_dir: &Path) -> JobId {
-    let kept =
-        std::fs::read(file(state_dir)).ok().and_then(|text| serde_json::from_slice::<Kept>(&text).ok());
-    JobId(kept.filter(|kept| kept.version == VERSION).map_or(1, |kept| kept.next.max(1)))
-}
-
 fn keep(may_wait: &MayWait, state_dir: &Path, next: u64) -> io::Result<()> {
     durable::replace_json(may_wait, state_dir, &file(state_dir), &Kept { version: VERSION, next })
 }
 
-impl Service {
+impl JobNumbers {
+    pub(super) fn new(state_dir: Option<PathBuf>, places: Places) -> Self {
+        Self { state_dir, places, noted: Mutex::default() }
+    }
+
+    /// Returns the first number of a start. Waits for the disk.
+    pub(super) fn first(&self) -> JobId {
+        let text = self.state_dir.as_ref().and_then(|state_dir| std::fs::read(file(state_dir)).ok());
+        let kept = text.and_then(|text| serde_json::from_slice::<Kept>(&text).ok());
+        JobId(kept.filter(|kept| kept.version == VERSION).map_or(1, |kept| kept.next.max(1)))
+    }
+
     /// Reserves numbers if few reserved ones are left. Called by the job thread, which waits a
     /// bounded time for the state directory.
-    pub(super) fn note_job_numbers(&self) {
-        let next = self.jobs.next_id().0;
-        let mut noted = lock(&self.job_numbers);
-        if next + AHEAD / 2 <= noted.until || noted.tried_at == Some(next) {
+    pub(super) fn note(&self, next: JobId) {
+        let mut noted = lock(&self.noted);
+        if next.0 + AHEAD / 2 <= noted.until || noted.tried_at == Some(next.0) {
             return;
         }
-        noted.tried_at = Some(next);
-        if self.keep_number(next + AHEAD) {
-            noted.until = next + AHEAD;
+        noted.tried_at = Some(next.0);
+        if self.keep(next.0 + AHEAD) {
+            noted.until = next.0 + AHEAD;
         }
     }
 
     /// Notes the next number at an orderly stop: the next start continues with it. If that fails,
     /// some numbers are skipped.
-    pub(super) fn settle_job_numbers(&self) {
-        self.keep_number(self.jobs.next_id().0);
+    pub(super) fn settle(&self, next: JobId) {
+        self.keep(next.0);
     }
 
-    fn keep_number(&self, next: u64) -> bool {
-        if self.config_path.is_none() {
-            return false; // `forebay run` begins with 1
-        }
-        let state_dir = self.running().config.daemon.state_dir.clone();
+    fn keep(&self, next: u64) -> bool {
+        let Some(state_dir) = self.state_dir.clone() else { return false };
         let kept =
             self.places.within(&file(&state_dir), WITHIN, move |may_wait| keep(may_wait, &state_dir, next));
         matches!(kept, Ok(Ok(())))

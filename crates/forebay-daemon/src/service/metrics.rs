@@ -5,6 +5,7 @@
 //! is exported: the series of another one ends with the scrape in which it no longer holds.
 
 use super::Service;
+use super::telemetry::Telemetry;
 use forebay_admin::events::Severity;
 use forebay_admin::{AdminError, MetricsForm, VolumeState};
 use forebay_core::Limit;
@@ -18,7 +19,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl Service {
     pub(super) fn metrics_text(&self, form: MetricsForm) -> Result<String, AdminError> {
-        let looked = self.look_at_all(|pool| (pool.snapshot(), pool.statistics()));
+        let looked = self.pools.look_at_all(|pool| (pool.snapshot(), pool.statistics()));
         let (mut reports, mut states) = (Vec::new(), States::new());
         for (name, (snapshot, statistics)) in looked.answers {
             reports.extend(statistics.into_iter().map(Snapshot::report));
@@ -33,8 +34,8 @@ impl Service {
         self.add_what_is_not_served(&mut states);
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
         let mut all = vec![Family::info("forebay_build", "Version of the daemon").with(version, 1_u64)];
-        all.extend(self.process());
-        all.extend(self.alarms());
+        all.extend(self.telemetry.process());
+        all.extend(self.telemetry.alarms());
         let absent_lost = std::mem::take(&mut states.absent_lost);
         all.extend(states.into_families());
         let mut counted = families(&reports);
@@ -47,21 +48,23 @@ impl Service {
 
     /// Adds configured pools and volumes that are not served.
     fn add_what_is_not_served(&self, states: &mut States) {
-        let running = self.running();
-        for (name, pool) in &running.config.pools {
-            if !running.pools.contains_key(name) {
+        let config = self.catalog.config();
+        for (name, pool) in &config.pools {
+            if !self.pools.contains(name) {
                 states.pool_state.add(of_pool(name, &[("state", "closed")]), 1_u64);
             }
             let limit = f64::from(pool.tunables().dirty_limit_pct) / 100.0;
             states.dirty_limit.add(of_pool(name, &[]), limit);
         }
-        for (name, volume) in &running.config.volumes {
+        for (name, volume) in &config.volumes {
             if !states.has(&volume.pool, name) {
                 states.untold(&volume.pool, name, VolumeState::Absent);
             }
         }
     }
+}
 
+impl Telemetry {
     /// Returns the process metrics under the names of Prometheus' own libraries.
     fn process(&self) -> [Family; 5] {
         let none = Labels::new;
@@ -85,13 +88,13 @@ impl Service {
             files,
             most,
             memory.with(none(), resident_bytes()),
-            start.with(none(), self.started_unix_s as f64),
+            start.with(none(), self.started_unix_s() as f64),
         ]
     }
 
     /// Returns the number of alarms by severity, and each of them.
     fn alarms(&self) -> [Family; 2] {
-        let alarms = self.hub.alarms();
+        let alarms = self.hub().alarms();
         let mut number = Family::gauge("forebay_alarms", "Active alarms by severity");
         for severity in Severity::ALL {
             let active = alarms.iter().filter(|alarm| alarm.severity == severity).count() as u64;
@@ -287,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_processor_time_of_this_process_is_found() {
+    fn processor_time_is_read() {
         let before = processor_seconds().unwrap();
         let mut sum = 0_u64;
         while processor_seconds().unwrap() <= before {

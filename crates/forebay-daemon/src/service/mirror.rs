@@ -3,17 +3,16 @@
 //! The configuration names the new device before it is written to: after a crash the next start
 //! finds it there, empty, and restarts the rebuild.
 
-use super::records::Allowed;
-use super::settings::{invalid, stored};
-use super::start::check_rules;
+use super::catalog::StoredConfig;
+use super::errors::invalid;
+use super::opening::Allowed;
+use super::pool_query::ask;
 use super::{Service, ServiceEvent};
 use forebay_admin::Taking;
 use forebay_admin::jobs::{JobKind, JobSpec};
 use forebay_admin::size::ByteSize;
 use forebay_admin::{AdminError, ErrorKind, MessageId, PoolInfo};
-use forebay_config::CacheSpec;
-use forebay_config::choices::Mirror;
-use forebay_config::{ConfigFile, Edit};
+use forebay_config::{CacheSpec, Edit};
 use forebay_pool::cache_device::new_tag;
 use forebay_pool::cache_device::{begin_on, is_same};
 use forebay_pool::{Mirrored, PoolHandle};
@@ -39,8 +38,7 @@ impl Service {
 
     /// Checks the number of devices of a new cache: two if the pool is mirrored.
     pub(super) fn check_devices_wanted(&self, name: &str, given: usize) -> Result<(), AdminError> {
-        let mirrored = self.running().config.pools.get(name).map(|pool| pool.tunables().mirror);
-        match (mirrored == Some(Mirror::On), given) {
+        match (self.catalog.is_mirrored(name), given) {
             (true, 2) | (false, 1) => Ok(()),
             (true, _) => Err(invalid(
                 MessageId::PoolBothFailed,
@@ -63,7 +61,7 @@ impl Service {
         devices: &[CacheSpec],
         mirror: &Mirrored,
         taking: Taking,
-        mut file: Option<&mut ConfigFile>,
+        file: &mut StoredConfig,
     ) -> Result<PoolInfo, AdminError> {
         let [spec] = devices else {
             let what = format!("one device of pool {name} is healthy");
@@ -79,27 +77,24 @@ impl Service {
             return Err(too_small(spec, bytes));
         }
         Self::let_go(&handle)?;
-        let (config, _) = self.with_volumes(name)?;
+        let (config, _) = self.catalog.with_volumes(name)?;
         let allowed = Allowed::to_create(taking);
-        let opened = self.open_unused(spec, self.opening(name, &config, allowed))?;
+        let opened = self.devices.open_unused(spec, self.opening(name, &config, allowed))?;
         if opened.size_bytes() < bytes {
             return Err(too_small(spec, bytes));
         }
-        let opened = self.with_devices(std::slice::from_ref(spec), move |may_wait| {
+        let opened = self.devices.with_devices(std::slice::from_ref(spec), move |may_wait| {
             begin_on(may_wait, &opened).map(|()| opened)
         })??;
         let tag = new_tag()?;
         let survivor = mirror.state.out.and_then(|out| mirror.paths[usize::from(1 - out)].as_deref());
-        let old = self.devices_of(name);
+        let old = self.catalog.devices_of(name);
         let new = devices_after(&old, survivor, spec);
-        self.write_members(name, &new, file.as_deref_mut())?;
-        if let Err(error) =
-            Self::ask(&handle, move |pool| pool.replace_member(opened, tag)).and_then(|done| done)
-        {
-            // The edit was just written; the error of the change takes precedence.
-            let _ = self.write_members(name, &old, file);
-            return Err(error);
-        }
+        let edit = |devices| [Edit::SetDevices { pool: name.into(), devices }];
+        file.commit(&edit(new.clone()), &edit(old), || {
+            ask(&handle, move |pool| pool.replace_member(opened, tag))?
+        })?;
+        self.catalog.set_devices(name, new);
         self.watch_rebuild(name);
         self.pool_info(name)
     }
@@ -108,33 +103,13 @@ impl Service {
     fn let_go(handle: &PoolHandle) -> Result<(), AdminError> {
         let since = Instant::now();
         loop {
-            match Self::ask(handle, |pool| pool.let_go_of_member())? {
+            match ask(handle, |pool| pool.let_go_of_member())? {
                 Err(error) if error.kind == ErrorKind::Unavailable && since.elapsed() < TIMEOUT => {
                     std::thread::sleep(LOOK);
                 }
                 other => return other,
             }
         }
-    }
-
-    fn devices_of(&self, name: &str) -> Vec<CacheSpec> {
-        self.running().config.pools.get(name).map_or_else(Vec::new, |pool| pool.devices.clone())
-    }
-
-    fn write_members(
-        &self,
-        name: &str,
-        devices: &[CacheSpec],
-        file: Option<&mut ConfigFile>,
-    ) -> Result<(), AdminError> {
-        if let Some(file) = file {
-            let edit = Edit::SetDevices { pool: name.into(), devices: devices.to_vec() };
-            file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
-        }
-        if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
-            pool.devices = devices.to_vec();
-        }
-        Ok(())
     }
 
     /// Starts a job for the rebuild of a device, which shows its progress and can end it.
@@ -144,8 +119,8 @@ impl Service {
         if mirror.state.rebuild.is_none() {
             return;
         }
-        if let Err(error) = self.begin_job(JobSpec::pool(JobKind::Rebuild, name)) {
-            self.emit(ServiceEvent::Problem(
+        if let Err(error) = self.jobs.begin(JobSpec::pool(JobKind::Rebuild, name)) {
+            self.telemetry.emit(ServiceEvent::Problem(
                 error.id,
                 format!("pool {name} is rebuilt without a job: {}", error.what),
             ));
@@ -186,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_device_stands_where_the_old_one_stood() {
+    fn new_device_takes_the_old_position() {
         let spec = |path: &str| CacheSpec { path: path.into(), size_bytes: Some(1 << 30) };
         let paths = |old: &[CacheSpec], survivor| {
             let after = devices_after(old, survivor, &spec("/new"));

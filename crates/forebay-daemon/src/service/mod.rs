@@ -4,113 +4,116 @@
 //!   not wait for it.
 //! - The order of the steps of a change allows undoing a failure: first check it as a whole, then
 //!   write it into the configuration file (if there is one), then apply it. If the last step fails,
-//!   the file gets its old text back.
+//!   the file is edited back (`catalog`).
 //! - A long operation is a job with its own thread (`work`); it holds [`Service::changing`] only
 //!   for the steps that change something, not while it drains.
 //! - An operation that attaches or detaches a volume holds it exclusively from the pool's step to
 //!   the configuration's (`holds`). So the two agree regardless of concurrent requests.
 //!
-//! Files: `start` (opening everything at startup, stopping it), `pools`, `mirror` (mirrored ones),
-//! `replace` (another device for a healthy one), `export` and `import` (moving a pool to and from
-//! another host), `confirm` (the operator's decisions on an imported pool), `stores` (its backing
-//! stores), `volumes`, `holds`, `settings`, `daemon_settings` (of the daemon itself), `reload`,
-//! `work`, `saving` (detaching a volume whose file was unlinked), `absent` (volumes that are not
-//! attached), `closed` (pools that are not open), `opening` (cache devices, which may hang),
-//! `locked` (devices that are missing or held by another process), `handover` (handing everything
-//! over to a successor), `info` (state reports), `looks` (pools that do not answer), `wear` (of the
-//! flash), `metrics` (for Prometheus), `event_bridge` (turns reports of pools into events and
-//! alarms).
+//! [`Service`] is the facade over owners with private state that do not know each other: `catalog`
+//! (the configuration), `open_pools` with `pool_query`, `attached_volumes`, `holds`, `job_table`
+//! with `job_numbers`, `opening` (cache devices, which may hang), `deferred_places` and
+//! `telemetry`. These files, `errors`, `requests` and `volume_use` do not import the service. A
+//! thread that has the running configuration ([`Catalog::config`]) may ask `open_pools`, not the
+//! other way round.
+//!
+//! The other files are operations over several owners: `start` (opening everything at startup,
+//! stopping it), `pools`, `mirror` (mirrored ones), `replace` (another device for a healthy one),
+//! `export` and `import` (moving a pool to and from another host), `confirm` (the operator's
+//! decisions on an imported pool), `import_backing` (its backing stores), `pool_removal`,
+//! `volumes`, `relocated_backing`, `settings`, `daemon_settings` (of the daemon itself), `reload`,
+//! `work` (jobs), `recording`, `saving` (detaching a volume whose file was unlinked), `absent`
+//! (volumes that are not attached), `unopened_pools`, `deferred_open` (devices that are missing or
+//! held by another process), `records` (of caches), `handover` (to a successor), `info` (state
+//! reports), `advice`, `wear` (of the flash), `metrics` (for Prometheus), `telling` (alarm program,
+//! earlier events), `event_bridge` (turns reports of pools into events and alarms).
 
 mod absent;
 mod advice;
-mod closed;
+mod attached_volumes;
+mod catalog;
 mod confirm;
 mod daemon_settings;
+mod deferred_open;
+mod deferred_places;
+mod errors;
 mod event_bridge;
 mod export;
 mod handover;
 mod holds;
 mod import;
+mod import_backing;
 mod info;
 mod job_numbers;
-mod leaving;
-mod locked;
-mod looks;
+mod job_table;
+mod locking;
 mod metrics;
 mod mirror;
-mod moved;
+mod open_pools;
 mod opening;
+mod pool_query;
+mod pool_removal;
 mod pools;
 mod recording;
 mod records;
 mod reload;
+mod relocated_backing;
 mod replace;
+mod requests;
 mod saving;
 mod settings;
 mod start;
-mod stores;
+mod telemetry;
 mod telling;
+mod unopened_pools;
+mod volume_use;
 mod volumes;
 mod wear;
 mod work;
 
 use crate::api::MetricsPort;
+use crate::upgrade::Upgrader;
 use forebay_admin::events::{AlarmKey, EventKind, Filter, Hub};
-use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
+use forebay_admin::jobs::{JobKind, JobSpec, WaitError};
 use forebay_admin::{
-    Admin, AdminError, AdviceInfo, AlarmTested, DaemonInfo, DetachRequest, ErrorKind, EventHistory,
-    ExportRequest, GrowRequest, ImportInfo, ImportRequest, JobInfo, LossInfo, MessageId, MetricsForm,
-    OpenHow, PoolInfo, PoolRequest, RatesOfAll, RecordRequest, ReloadDone, ReplaceRequest, RuleRequest,
-    ScrubRequest, SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, TraceSender,
-    UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
+    Admin, AdminError, AdviceInfo, AlarmTested, DaemonInfo, DetachRequest, EventHistory, ExportRequest,
+    GrowRequest, ImportInfo, ImportRequest, JobInfo, LossInfo, MessageId, MetricsForm, OpenHow, PoolInfo,
+    PoolRequest, RatesOfAll, RecordRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest,
+    SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, TraceSender, UpgradeBegun, VolumeInfo,
+    VolumeRequest,
 };
-use forebay_config::rules::RuleSet;
-use forebay_config::{Config, ConfigFile};
+use forebay_pool::PoolHandle;
 use forebay_pool::guard::GuardBook;
 use forebay_pool::handover::ListenerStore;
-use forebay_pool::register::Entry;
-use forebay_pool::{Pool, PoolGone, PoolHandle};
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, MutexGuard, Weak};
+use std::time::Duration;
 
-pub(crate) use handover::{Estate, UpgradeAnswer, Upgrader};
-pub(crate) use start::{ServiceEvent, ServiceStart, load};
+use attached_volumes::AttachedVolumes;
+use catalog::{Catalog, StoredConfig};
+use deferred_places::DeferredOpens;
+use job_table::{JobTable, job_id};
+use locking::lock;
+use open_pools::OpenPools;
+use opening::DeviceOpener;
+use pool_query::ask;
+use requests::keep_name;
+use volume_use::await_unused;
 
-/// Locks a mutex even if a thread panicked while it held it: the guarded state changes in single
-/// steps.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The running pools and the configuration.
-#[derive(Debug, Default)]
-struct Running {
-    pools: BTreeMap<String, Arc<PoolHandle>>,
-    /// Records of the caches of open pools.
-    entries: BTreeMap<String, Arc<Entry>>,
-    /// Cache files created since the start.
-    made: BTreeMap<String, Vec<PathBuf>>,
-    /// The configuration, with live changes.
-    config: Config,
-    /// Rules of attached volumes.
-    rules: BTreeMap<String, Arc<RuleSet>>,
-    /// Identities in the former cache of volumes that are about to be attached to a new one. Their
-    /// block devices (`ublk:`), which are found by these identities, may still be in use.
-    identities: BTreeMap<String, [u8; 16]>,
-}
+pub(crate) use catalog::load;
+pub(crate) use start::ServiceStart;
+pub(crate) use telemetry::{ServiceEvent, Telemetry};
 
 /// See the top of this file.
 pub(crate) struct Service {
-    /// Reference to itself, for reporters.
+    /// Reference to itself, for the API.
     me: Weak<Self>,
-    running: RwLock<Running>,
-    /// The configuration file; held during changes.
-    changing: Mutex<Option<ConfigFile>>,
+    catalog: Catalog,
+    pools: OpenPools,
+    attached_volumes: AttachedVolumes,
     hub: Hub,
-    jobs: Jobs,
+    jobs: JobTable,
     /// Certificates and allow lists by name.
     guards: Arc<GuardBook>,
     /// Sockets that outlive this process.
@@ -123,141 +126,72 @@ pub(crate) struct Service {
     upgrading: AtomicBool,
     /// The admin API is served.
     has_api: bool,
-    /// Result of the last upgrade.
-    upgraded: Mutex<Option<UpgradeInfo>>,
-    /// Notifies job threads that there is a job to start, or that the daemon stops.
-    work: Mutex<work::Work>,
-    work_changed: Condvar,
-    /// Recordings that have not begun.
-    recordings: Mutex<BTreeMap<JobId, recording::Asked>>,
     /// Devices that threads wait for.
     places: forebay_pool::time_limit::Places,
     /// Volumes that an operation holds exclusively.
     holds: holds::Holds,
-    /// Pools and volumes that are retried until their devices can be opened.
-    locked: Mutex<locked::Locked>,
-    /// Those of them that are only late so far, each with the error to report if its device does
-    /// not appear.
-    late: Mutex<BTreeMap<locked::Place, AdminError>>,
-    /// Mirrored pools that cannot be opened with one device: the only one found is stale.
-    need_both: Mutex<BTreeSet<String>>,
-    /// Job numbers that later starts do not reuse.
-    job_numbers: Mutex<job_numbers::Noted>,
-    /// A waiting pool or volume is being opened.
-    opens_late: AtomicBool,
-    /// Devices may still appear until then.
-    patience_until: Instant,
-    /// Known wear of cache devices.
-    wear: Mutex<crate::wear::Wear>,
-    started_unix_s: u64,
-    config_path: Option<String>,
+    devices: DeviceOpener,
+    deferred: DeferredOpens,
+    telemetry: Arc<Telemetry>,
     log_threshold: crate::log_level::LogThreshold,
-    /// Receives lines for the log.
-    on_event: Mutex<Box<dyn FnMut(ServiceEvent) + Send>>,
 }
 
 impl Service {
-    fn running(&self) -> std::sync::RwLockReadGuard<'_, Running> {
-        self.running.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn running_mut(&self) -> std::sync::RwLockWriteGuard<'_, Running> {
-        self.running.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// # Errors
     /// Another process has the pools, or is about to have them: a change here would be lost, or
     /// open a pool that this process does not own.
-    fn changing(&self) -> Result<MutexGuard<'_, Option<ConfigFile>>, AdminError> {
-        let file = lock(&self.changing);
-        lock(&self.work).check_not_passed_on()?;
+    fn changing(&self) -> Result<MutexGuard<'_, StoredConfig>, AdminError> {
+        let file = self.catalog.lock_file();
+        self.jobs.check_not_passed_on()?;
         Ok(file)
+    }
+
+    /// Returns what reports the state of the daemon.
+    pub(crate) fn telemetry(&self) -> &Telemetry {
+        &self.telemetry
     }
 
     /// Returns a running pool.
     fn handle(&self, pool: &str) -> Result<Arc<PoolHandle>, AdminError> {
-        let running = self.running();
-        running.pools.get(pool).cloned().ok_or_else(|| {
-            if running.config.pools.contains_key(pool) {
-                let why = self
-                    .hub
-                    .alarms()
-                    .into_iter()
-                    .find(|alarm| alarm.key == AlarmKey::pool(EventKind::PoolFailed, pool));
-                let why = why.map_or_else(String::new, |alarm| format!(": {}", alarm.message));
+        self.pools.get(pool).ok_or_else(|| {
+            if self.catalog.has_pool(pool) {
+                let why = self.telemetry.message_of(&AlarmKey::pool(EventKind::PoolFailed, pool));
+                let why = why.map_or_else(String::new, |message| format!(": {message}"));
                 let what = format!("pool {pool} is configured, but not open{why}");
                 return AdminError::new(MessageId::PoolNotOpen, what, format!("forebay pool open {pool}"));
             }
-            let known: Vec<&str> = running.pools.keys().map(String::as_str).collect();
+            let open = self.pools.names();
+            let known: Vec<&str> = open.iter().map(String::as_str).collect();
             AdminError::not_found(MessageId::PoolUnknown, "pool", pool, &known)
         })
     }
 
     /// Returns the pool of a configured volume, and its name.
     fn pool_of(&self, volume: &str) -> Result<(String, Arc<PoolHandle>), AdminError> {
-        let pool = {
-            let running = self.running();
-            let found = running.config.volumes.get(volume);
-            found.map(|found| found.pool.clone()).ok_or_else(|| {
-                let known: Vec<&str> = running.config.volumes.keys().map(String::as_str).collect();
-                self.kept_apart(volume).unwrap_or_else(|| {
-                    AdminError::not_found(MessageId::VolumeUnknown, "volume", volume, &known)
-                })
-            })?
-        };
+        let pool = self.catalog.pool_of(volume).ok_or_else(|| {
+            self.kept_apart(volume).unwrap_or_else(|| {
+                let config = self.catalog.config();
+                let known: Vec<&str> = config.volumes.keys().map(String::as_str).collect();
+                AdminError::not_found(MessageId::VolumeUnknown, "volume", volume, &known)
+            })
+        })?;
         let handle = self.handle(&pool)?;
         Ok((pool, handle))
     }
-
-    /// Runs a closure in a pool and returns its result.
-    fn ask<T: Send + 'static>(
-        handle: &PoolHandle,
-        what: impl FnOnce(&mut Pool) -> T + Send + 'static,
-    ) -> Result<T, AdminError> {
-        handle.ask(what).map_err(gone)
-    }
-
-    fn begin_job(&self, spec: JobSpec) -> Result<JobInfo, AdminError> {
-        let id = {
-            let work = lock(&self.work);
-            work.check_not_passed_on()?;
-            self.jobs.start(spec)?
-        };
-        self.work_changed.notify_all();
-        self.job_info(id)
-    }
-
-    fn job_info(&self, id: JobId) -> Result<JobInfo, AdminError> {
-        let view: JobView = self.jobs.get(id)?;
-        Ok(JobInfo::from(&view))
-    }
-
-    fn job_id(id: &str) -> Result<JobId, AdminError> {
-        id.parse().map_err(|error| AdminError::new(MessageId::JobUnknown, error, "`forebay jobs` lists them"))
-    }
-}
-
-fn gone(error: PoolGone) -> AdminError {
-    let id = match error {
-        PoolGone::Stopped => MessageId::PoolStopped,
-        PoolGone::Late | PoolGone::Silent | PoolGone::Stuck => MessageId::Event(EventKind::PoolNotAnswering),
-    };
-    AdminError::new(id, error, "look at the log of the daemon").of_kind(ErrorKind::Unavailable)
 }
 
 impl Admin for Service {
     fn daemon(&self) -> DaemonInfo {
-        let running = self.running();
         DaemonInfo {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
-            started_unix_s: self.started_unix_s,
-            config: self.config_path.clone(),
+            started_unix_s: self.telemetry.started_unix_s(),
+            config: self.catalog.path().map(str::to_owned),
             resident_bytes: forebay_pool::meter::resident_bytes(),
-            pools: running.pools.keys().cloned().collect(),
-            volumes: running.config.volumes.keys().cloned().collect(),
+            pools: self.pools.names(),
+            volumes: self.catalog.config().volumes.keys().cloned().collect(),
             metrics: self.metrics.address().map(|address| address.to_string()),
-            upgrade: lock(&self.upgraded).clone(),
+            upgrade: self.telemetry.last_upgrade(),
         }
     }
 
@@ -270,7 +204,7 @@ impl Admin for Service {
     }
 
     fn pools(&self) -> Result<Vec<PoolInfo>, AdminError> {
-        let looked = self.look_at_all(|pool| pool.snapshot());
+        let looked = self.pools.look_at_all(|pool| pool.snapshot());
         let mut all: Vec<PoolInfo> =
             looked.answers.iter().map(|(name, snapshot)| self.pool_info_of(name, snapshot)).collect();
         all.extend(looked.silent.iter().map(|name| self.silent_info(name)));
@@ -285,7 +219,7 @@ impl Admin for Service {
     }
 
     fn create_pool(&self, mut request: PoolRequest) -> Result<PoolInfo, AdminError> {
-        request.devices.iter_mut().for_each(pools::keep_name);
+        request.devices.iter_mut().for_each(keep_name);
         self.create(request)
     }
 
@@ -294,30 +228,30 @@ impl Admin for Service {
     }
 
     fn grow_pool(&self, name: &str, mut request: GrowRequest) -> Result<PoolInfo, AdminError> {
-        request.device.iter_mut().for_each(pools::keep_name);
+        request.device.iter_mut().for_each(keep_name);
         self.grow(name, request)
     }
 
     fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, AdminError> {
         self.holds.check_devices_free(name)?;
         let kind = self.shrink_wanted(name, &request)?;
-        self.begin_job(JobSpec::pool(kind, name))
+        self.jobs.begin(JobSpec::pool(kind, name))
     }
 
     fn scrub_pool(&self, name: &str, request: ScrubRequest) -> Result<JobInfo, AdminError> {
         let bytes_per_s = self.scrub_rate(name, &request)?;
-        self.begin_job(JobSpec::pool(JobKind::Scrub(bytes_per_s), name))
+        self.jobs.begin(JobSpec::pool(JobKind::Scrub(bytes_per_s), name))
     }
 
     fn replace_cache(&self, name: &str, mut request: ReplaceRequest) -> Result<PoolInfo, AdminError> {
-        pools::keep_name(&mut request.device);
-        request.other.iter_mut().for_each(pools::keep_name);
+        keep_name(&mut request.device);
+        request.other.iter_mut().for_each(keep_name);
         self.replace(name, &request)
     }
 
     fn remove_pool(&self, name: &str, erase: bool, force: bool) -> Result<JobInfo, AdminError> {
         self.check_removable(name, erase, force)?;
-        self.begin_job(JobSpec::pool(JobKind::Remove { erase }, name).force(force))
+        self.jobs.begin(JobSpec::pool(JobKind::Remove { erase }, name).force(force))
     }
 
     fn export_pool(&self, name: &str, request: ExportRequest) -> Result<JobInfo, AdminError> {
@@ -366,11 +300,11 @@ impl Admin for Service {
         self.holds.check_free(name)?;
         let (pool, handle, bytes) = self.size_wanted(name, size)?;
         let volume = name.to_owned();
-        if !force && Self::ask(&handle, move |pool| pool.is_smaller(&volume, bytes))? {
-            let unused = Self::await_unused(&handle, name);
+        if !force && ask(&handle, move |pool| pool.is_smaller(&volume, bytes))? {
+            let unused = await_unused(&handle, name);
             drop(unused.map_err(|users| users.refuse("shrink", name))?);
         }
-        self.begin_job(JobSpec::volume(JobKind::Resize(bytes), &pool, name).force(force))
+        self.jobs.begin(JobSpec::volume(JobKind::Resize(bytes), &pool, name).force(force))
     }
 
     fn settings(&self, target: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, AdminError> {
@@ -388,19 +322,19 @@ impl Admin for Service {
             Some(within) => spec.deadline(within, forebay_admin::jobs::OnMiss::Fail),
             None => spec,
         };
-        self.begin_job(spec)
+        self.jobs.begin(spec)
     }
 
     fn jobs(&self) -> Vec<JobInfo> {
-        self.jobs.list(&JobFilter::default()).iter().map(JobInfo::from).collect()
+        self.jobs.all().iter().map(JobInfo::from).collect()
     }
 
     fn job(&self, id: &str) -> Result<JobInfo, AdminError> {
-        self.job_info(Self::job_id(id)?)
+        self.jobs.info(job_id(id)?)
     }
 
     fn wait_for_job(&self, id: &str, timeout: Duration) -> Result<JobInfo, AdminError> {
-        match self.jobs.wait(Self::job_id(id)?, timeout) {
+        match self.jobs.wait(job_id(id)?, timeout) {
             Ok(view) => Ok(JobInfo::from(&view)),
             Err(WaitError::TimedOut(view)) => Ok(JobInfo::from(&*view)),
             Err(error) => Err(AdminError::new(MessageId::JobUnknown, error, "`forebay jobs` lists them")),
@@ -408,11 +342,7 @@ impl Admin for Service {
     }
 
     fn cancel_job(&self, id: &str) -> Result<JobInfo, AdminError> {
-        let id = Self::job_id(id)?;
-        self.jobs.cancel(id)?;
-        self.forget_recordings();
-        self.work_changed.notify_all();
-        self.job_info(id)
+        self.jobs.cancel(job_id(id)?)
     }
 
     fn rules(&self, volume: &str) -> Result<serde_json::Value, AdminError> {

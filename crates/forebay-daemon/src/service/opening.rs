@@ -4,30 +4,64 @@
 //! opens all of them. A device opened too late is closed again, and files created for it are
 //! removed.
 
-use super::records::{Allowed, unmake};
-use super::{Service, pools};
-use forebay_admin::{AdminError, MessageId};
-use forebay_config::CacheSpec;
-use forebay_config::PoolConfig;
+use super::errors::{no_answer, stopped};
+use super::pool_query::ask;
+use forebay_admin::{AdminError, MessageId, OpenHow, Taking};
 use forebay_config::choices::{CacheAllocation, Mirror};
-use forebay_io::Device;
+use forebay_config::{CacheSpec, PoolConfig};
+use forebay_io::{Device, DeviceError, DeviceOptions};
 use forebay_offline::Key;
-use forebay_pool::MayWait;
-use forebay_pool::PoolHandle;
-use forebay_pool::RunError;
-use forebay_pool::cache_device::device_error;
+use forebay_pool::cache_device::{device_error, remove_made};
 use forebay_pool::encryption::read_key;
-use forebay_pool::loss_record::LossRecord;
-use forebay_pool::open::{Making, PoolParts, bytes_to_make, check_new, open_caches, open_joining};
-use forebay_pool::register::Permit;
+use forebay_pool::loss_record::{LossRecord, Seen, Verdict, judge};
+use forebay_pool::open::{Making, PoolParts, bytes_to_make, check_new, open_caches, open_joining, seen};
+use forebay_pool::register::{Consent, Permit, of_pool};
 use forebay_pool::replaced;
+use forebay_pool::time_limit::Places;
+use forebay_pool::{MayWait, PoolHandle, RunError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Time limit for opening and checking cache devices.
 const WITHIN: Duration = Duration::from_secs(20);
+/// Name for the holder of a device if that is this process.
+const OWN: &str = "this very process";
+/// Reasons why a device cannot be opened, as text for the alarm.
+pub(super) const HELD: &str = "the daemon retries until it is free";
+pub(super) const UNOPENED: &str = "the daemon retries until it can be opened";
 /// A file to be created gets additional time to reserve its space, at this rate.
 const MADE_BYTES_PER_S: u64 = 64 << 20;
+
+/// The operator's permissions for opening a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Allowed {
+    pub(super) consent: Consent,
+    pub(super) taking: Taking,
+}
+
+impl Allowed {
+    /// For a device that belonged to the pool until just now.
+    pub(super) const OWN: Self =
+        Self { consent: Consent::NewCache, taking: Taking { overwrite: true, fill: true } };
+
+    /// For devices that the operator names for a cache; does not give up a recorded cache that may
+    /// be dirty.
+    pub(super) fn to_create(taking: Taking) -> Self {
+        Self { consent: Consent::Create { new_cache: false }, taking }
+    }
+
+    /// Returns true if the operator has just named the devices for a cache.
+    pub(super) fn is_creating(self) -> bool {
+        matches!(self.consent, Consent::Create { .. })
+    }
+}
+
+impl From<OpenHow> for Allowed {
+    fn from(how: OpenHow) -> Self {
+        let consent = if how.new_cache { Consent::NewCache } else { Consent::None };
+        Self { consent, taking: how.taking() }
+    }
+}
 
 /// Parameters for the thread that opens the cache of a pool.
 pub(super) struct Opening {
@@ -101,7 +135,7 @@ impl Opening {
     }
 
     fn open(&self, may_wait: &MayWait) -> Result<Opened, AdminError> {
-        let without_cache = pools::failed_before(self)?;
+        let without_cache = failed_before(self)?;
         if without_cache.is_some() {
             return Ok(self.opened(PoolParts::none(), without_cache));
         }
@@ -128,7 +162,61 @@ impl Opening {
     }
 }
 
-impl Service {
+/// Returns the record of a pool's cache if the cache has failed and must not be opened.
+fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, AdminError> {
+    let Opening { name, config, state_dir, allowed, is_named } = opening;
+    let records = LossRecord::all(&MayWait::here(), state_dir)?;
+    if records.is_empty() || config.devices.is_empty() {
+        return Ok(None);
+    }
+    // Each device of a mirrored cache identifies the cache; of an unmirrored one only the first.
+    let mirrored = config.tunables().mirror == Mirror::On;
+    let telling = if mirrored { &config.devices[..] } else { &config.devices[..1] };
+    let found: Vec<_> =
+        telling.iter().map(|spec| (spec.path.as_path(), seen(&MayWait::here(), spec))).collect();
+    let current = if *is_named { of_pool(state_dir, name)? } else { Vec::new() };
+    let is_current = |record: &&LossRecord| current.iter().any(|own| own.cache_uuid == record.cache_uuid);
+    let recorded = records.iter().find(is_current).filter(|record| match allowed.consent {
+        Consent::None => true,
+        Consent::NewCache => record.lost_bytes() > 0, // only `pool replace --discard-lost` gives that up
+        Consent::Create { .. } => false,
+    });
+    match judge(&records, name, &found, recorded) {
+        Verdict::Open => Ok(None),
+        Verdict::WithoutCache(record) => {
+            if let [(path, Seen::Cache(cache))] = found[..] {
+                // The device may accept the mark now although it did not when it failed.
+                forebay_pool::failed_mark::mark_again(path.to_owned(), cache);
+            }
+            Ok(Some(*record))
+        }
+        Verdict::Refuse(record) => Err(AdminError::new(
+            MessageId::PoolLostData,
+            format!(
+                "the cache of pool {name} failed and {} bytes of {} are lost, but another device is in its \
+                 place: reads of the lost bytes would return old data without an error",
+                record.lost_bytes(),
+                record.losers().join(", ")
+            ),
+            format!(
+                "restore the data that {} lists; then remove that file",
+                record.path(state_dir).display()
+            ),
+        )),
+    }
+}
+
+/// Opens devices on threads.
+#[derive(Debug)]
+pub(super) struct DeviceOpener {
+    places: Places,
+}
+
+impl DeviceOpener {
+    pub(super) fn new(places: Places) -> Self {
+        Self { places }
+    }
+
     /// Opens the cache of a pool, or creates it.
     pub(super) fn open_parts(&self, opening: Opening) -> Result<Opened, AdminError> {
         let devices = opening.config.devices.clone();
@@ -162,9 +250,9 @@ impl Service {
         let path = spec.path.clone();
         let is_there = self.places.within(&spec.path, WITHIN, move |_| path.exists());
         let is_there = is_there.map_err(|undone| undone.or(|| no_answer(&spec.path, WITHIN)))?;
-        let name = opening.name.clone();
+        let (name, state_dir) = (opening.name.clone(), opening.state_dir.clone());
         let device = self.open_unused(spec, opening)?;
-        self.join_device(&name, handle, spec, device).inspect_err(|not| {
+        self.join_device((&name, &state_dir), handle, spec, device).inspect_err(|not| {
             if !is_there && not.is_certain {
                 unmake(std::slice::from_ref(&spec.path));
             }
@@ -173,25 +261,24 @@ impl Service {
 
     pub(super) fn join_device(
         &self,
-        name: &str,
+        (name, state_dir): (&str, &Path),
         handle: &PoolHandle,
         spec: &CacheSpec,
         device: Device,
     ) -> Result<(), NotJoined> {
-        let state_dir = self.running().config.daemon.state_dir.clone();
-        replaced::forget(&MayWait::here(), &state_dir, name, &spec.path).map_err(AdminError::from)?;
+        replaced::forget(&MayWait::here(), state_dir, name, &spec.path).map_err(AdminError::from)?;
         let random = forebay_pool::cache_device::random_uuid().map_err(AdminError::from)?;
         let tag = random.iter().fold(0, |tag: u64, byte| tag << 4 ^ u64::from(*byte)) | 1;
         let bytes = device.size_bytes();
-        let (header, _) = Self::ask(handle, move |pool| pool.header_to_join(tag, bytes))??;
+        let (header, _) = ask(handle, move |pool| pool.header_to_join(tag, bytes))??;
         let written = self.with_devices(std::slice::from_ref(spec), move |may_wait| {
             forebay_pool::members::write_header(may_wait, &device, &header).map(|()| device)
         })?;
         let device = written.map_err(|error| AdminError::from(device_error(error)))?;
         // A pool that does not answer may nevertheless have it in its superblock.
         let unknown = |error| NotJoined { error, is_certain: false };
-        let promise = Self::ask(handle, move |pool| pool.add_member(device, &header)).map_err(unknown)?;
-        Ok(promise.wait().ok_or_else(|| unknown(pools::stopped()))??)
+        let promise = ask(handle, move |pool| pool.add_member(device, &header)).map_err(unknown)?;
+        Ok(promise.wait().ok_or_else(|| unknown(stopped()))??)
     }
 
     /// Runs `work`, which opens these devices, on a thread.
@@ -212,17 +299,32 @@ impl Service {
         let done = self.places.within(&first.path, timeout, work);
         done.map_err(|undone| undone.or(|| no_answer(&first.path, timeout)))
     }
+
+    /// Returns why a device cannot be opened. A hanging device is not free either.
+    pub(super) fn why_not_opened(&self, path: &Path) -> Option<&'static str> {
+        match self.try_open(path) {
+            Some(Err(DeviceError::InUse { .. })) | None => Some(HELD),
+            Some(Err(DeviceError::Open { .. } | DeviceError::WriteProtected { .. })) => Some(UNOPENED),
+            Some(_) => None,
+        }
+    }
+
+    /// Returns true if another process holds a device.
+    pub(super) fn is_anothers(&self, path: &Path) -> bool {
+        matches!(self.try_open(path), Some(Err(DeviceError::InUse { holder, .. })) if holder != OWN)
+    }
+
+    /// Opens a device briefly; returns `None` if that takes too long, or there is no thread for it.
+    fn try_open(&self, path: &Path) -> Option<Result<Device, DeviceError>> {
+        let wanted = path.to_owned();
+        let look = move |_: &MayWait| {
+            Device::open_cache(&wanted, DeviceOptions { direct: false, ..DeviceOptions::default() })
+        };
+        self.places.within(path, WITHIN, look).ok()
+    }
 }
 
-/// Returns the error for a cache device that does not answer.
-pub(super) fn no_answer(path: &Path, within: Duration) -> AdminError {
-    AdminError::new(
-        MessageId::CacheNotAnswering,
-        format!(
-            "{} does not answer: no reply within {} s, or an earlier attempt still waits",
-            path.display(),
-            within.as_secs()
-        ),
-        "check that it works, or that its server runs; then try again",
-    )
+/// Removes cache files that were just created, and are empty.
+pub(super) fn unmake(made: &[PathBuf]) {
+    made.iter().for_each(|path| remove_made(path));
 }

@@ -1,31 +1,29 @@
 //! Pools: create, open, grow, shrink and close.
 
+use super::catalog::StoredConfig;
+use super::deferred_places::Place;
+use super::errors::{invalid, no_answer, not_in_file, stopped};
 use super::event_bridge::reporter;
-use super::locked::Place;
-use super::opening::{NotJoined, Opening, no_answer};
-use super::records::Allowed;
-use super::settings::{invalid, stored, take_out};
-use super::start::check_rules;
-use super::work::not_in_file;
+use super::opening::{Allowed, NotJoined, Opening};
+use super::pool_query::ask;
+use super::requests::{asked, bytes, device};
 use super::{Service, ServiceEvent};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::jobs::JobKind;
 use forebay_admin::size::ByteSize;
 use forebay_admin::{
-    AdminError, DeviceRequest, GrowRequest, MessageId, OpenHow, PoolInfo, PoolRequest, ReplaceRequest,
-    ScrubRequest, ShrinkRequest, Taking,
+    AdminError, GrowRequest, MessageId, OpenHow, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest,
+    ShrinkRequest, Taking,
 };
 use forebay_config::CacheSpec;
-use forebay_config::choices::Mirror;
-use forebay_config::device_name::stable_name;
-use forebay_config::{ConfigFile, Edit, PoolConfig, Scope, Settings, VolumeConfig, conflicts};
+use forebay_config::{Edit, PoolConfig, Scope, Settings, VolumeConfig, conflicts};
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_format::BLOCK_BYTES;
 use forebay_format::member::DATA_START_BLOCK;
 use forebay_pool::MayWait;
-use forebay_pool::loss_record::{LossRecord, Seen, Verdict, judge};
-use forebay_pool::open::{NewCache, seen};
-use forebay_pool::register::{Consent, Entry, of_pool};
+use forebay_pool::loss_record::LossRecord;
+use forebay_pool::open::NewCache;
+use forebay_pool::register::{Consent, Entry};
 use forebay_pool::shell_word::quoted;
 use forebay_pool::{PoolHandle, PoolSnapshot, PoolStart, Promise, Reach};
 use std::path::{Path, PathBuf};
@@ -50,7 +48,9 @@ impl Service {
     ) -> Result<(), AdminError> {
         self.settle_replaced(name, config)?;
         let opening = self.opening(name, config, allowed);
-        let Some((parts, without_cache)) = self.open_parts(opening)?.take() else { return Err(stopped()) };
+        let Some((parts, without_cache)) = self.devices.open_parts(opening)?.take() else {
+            return Err(stopped());
+        };
         let (joining, made) = (parts.joining.clone(), parts.made.clone());
         let new_cache = parts.new_cache.clone();
         // A degraded cache raises this alarm itself once it is open.
@@ -58,7 +58,7 @@ impl Service {
         self.hub.clear(&AlarmKey::pool(EventKind::DeviceEnded, name));
         self.hub.clear(&AlarmKey::pool(EventKind::DevicePathLost, name));
         let start = self.pool_start(name, config, without_cache);
-        let started = PoolHandle::start(start, parts, reporter(self.me.clone(), name.into()));
+        let started = PoolHandle::start(start, parts, reporter(Arc::downgrade(&self.telemetry), name.into()));
         let handle = started.inspect_err(|_| self.take_back(name, new_cache.as_ref()))?;
         let mut entry = None;
         let is_new = new_cache.is_some();
@@ -69,15 +69,10 @@ impl Service {
             if let Some(entry) = entry.take().filter(|_| !is_new && allowed.is_creating()) {
                 // The cache existed before, and has no owner now. If removing the record fails, it
                 // remains as the record of a pool that does not exist.
-                let _ = entry.record().remove(&MayWait::here(), &self.state_dir(), false);
+                let _ = entry.record().remove(&MayWait::here(), &self.catalog.state_dir(), false);
             }
         })?;
-        {
-            let mut running = self.running_mut();
-            running.pools.insert(name.into(), Arc::new(handle));
-            running.made.insert(name.into(), made);
-            entry.map(|entry| running.entries.insert(name.into(), entry));
-        }
+        self.pools.insert(name, handle, entry, made);
         if let Ok(handle) = self.handle(name) {
             self.leave_all_behind(name, &handle, config);
         }
@@ -105,9 +100,9 @@ impl Service {
             io_threads_busy_pct: tunables.io_threads_busy_pct,
             guards: Arc::clone(&self.guards),
             listener_store: Arc::clone(&self.listener_store),
-            state_dir: self.state_dir(),
+            state_dir: self.catalog.state_dir(),
             without_cache,
-            reach: match (self.config_path.is_some(), self.has_api) {
+            reach: match (self.catalog.path().is_some(), self.has_api) {
                 (true, _) => Reach::File,
                 (false, true) => Reach::Api,
                 (false, false) => Reach::Nothing,
@@ -126,21 +121,21 @@ impl Service {
         allowed: Allowed,
         entry: &mut Option<Arc<Entry>>,
     ) -> Result<(), AdminError> {
-        let state_dir = self.state_dir();
+        let state_dir = self.catalog.state_dir();
         let enter = || Self::enter(handle, self.permit(name, &state_dir, allowed), &config.devices);
         if !is_new {
             *entry = enter()?;
         }
         for spec in joining {
-            match self.join(handle, spec, self.opening(name, config, allowed)) {
+            match self.devices.join(handle, spec, self.opening(name, config, allowed)) {
                 // The content of the cache is complete without this device, which may come from a
                 // grow or shrink that was killed. But the creation of a pool must succeed with all
                 // devices or fail as a whole.
                 Err(NotJoined { error, .. })
-                    if self.config_path.is_some() && allowed.consent == Consent::None =>
+                    if self.catalog.path().is_some() && allowed.consent == Consent::None =>
                 {
                     let (path, why, hint) = (spec.path.display(), error.what, error.hint);
-                    self.emit(ServiceEvent::Problem(MessageId::PoolDeviceUnknown, format!(
+                    self.telemetry.emit(ServiceEvent::Problem(MessageId::PoolDeviceUnknown, format!(
                         "pool {name} is opened without {path}, which is not part of its cache yet: {why}; \
                          {hint}; then: forebay pool grow {name} --device {path}"
                     )));
@@ -158,13 +153,13 @@ impl Service {
     /// Erases the cache that was created for a pool that cannot be opened.
     fn take_back(&self, name: &str, new_cache: Option<&NewCache>) {
         let Some(new) = new_cache.cloned() else { return };
-        let (state_dir, first) = (self.state_dir(), new.first().to_owned());
+        let (state_dir, first) = (self.catalog.state_dir(), new.first().to_owned());
         let taken =
             self.places.within(&first, TAKE_BACK_WITHIN, move |may_wait| new.unmake(may_wait, &state_dir));
         let late = || no_answer(&first, TAKE_BACK_WITHIN);
         let taken = taken.map_err(|undone| undone.or(late)).and_then(|taken| Ok(taken?));
         if let Err(error) = taken {
-            self.emit(ServiceEvent::Problem(
+            self.telemetry.emit(ServiceEvent::Problem(
                 MessageId::PoolNotErased,
                 format!("pool {name} cannot be opened, and its new cache is not erased: {}", error.what),
             ));
@@ -176,7 +171,7 @@ impl Service {
         let name = request.name.clone();
         forebay_config::model::check_name(&name)
             .map_err(|problem| invalid(MessageId::NameSyntax, problem, ""))?;
-        if self.running().config.pools.contains_key(&name) && self.handle(&name).is_ok() {
+        if self.catalog.has_pool(&name) && self.handle(&name).is_ok() {
             return Err(AdminError::new(MessageId::PoolExists, format!("pool {name} already exists"), ""));
         }
         if request.devices.is_empty() {
@@ -195,21 +190,15 @@ impl Service {
         if let Some(conflict) = conflicts::of_pool(&config.tunables(), devices.len()).into_iter().next() {
             return Err(invalid(MessageId::SettingConflict, conflict.message, conflict.help));
         }
-        if let Some(file) = file.as_mut() {
-            let settings =
-                config.settings.iter().map(|(key, value)| (key.to_owned(), value.to_string())).collect();
-            let edit = Edit::AddPool { name: name.clone(), devices, settings };
-            file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
-        }
+        let settings =
+            config.settings.iter().map(|(key, value)| (key.to_owned(), value.to_string())).collect();
+        let add = Edit::AddPool { name: name.clone(), devices, settings };
         let consent = Consent::Create { new_cache: request.new_cache };
         let allowed = Allowed { consent, taking: request.taking() };
-        let opened = self.open_pool(&name, &config, allowed);
-        if let (Err(_), Some(file)) = (&opened, file.as_mut()) {
-            // The edit was just written; the error of opening takes precedence.
-            let _ = file.edit(&[Edit::RemovePool { name: name.clone() }], &check_rules);
-        }
-        opened?;
-        self.running_mut().config.pools.insert(name.clone(), config);
+        file.commit(&[add], &[Edit::RemovePool { name: name.clone() }], || {
+            self.open_pool(&name, &config, allowed)
+        })?;
+        self.catalog.put_pool(&name, config);
         drop(file);
         self.look_for_absent(&name);
         self.hub.publish(NewEvent::new(EventKind::PoolCreated, format!("pool {name} is ready")).pool(&name));
@@ -218,38 +207,20 @@ impl Service {
 
     /// Opens a configured pool that is not open, and attaches its volumes.
     pub(super) fn reopen(&self, name: &str, how: OpenHow) -> Result<PoolInfo, AdminError> {
-        let mut file = self.changing()?;
+        let file = self.changing()?;
         self.look_for_ended_pools();
-        if let Some(file) = file.as_mut() {
-            self.take_sections_of_closed(file, name)?;
+        if !self.pools.contains(name)
+            && let Some(new) = file.newest()?
+        {
+            self.catalog.take_sections(name, &new);
         }
         self.open_with_volumes(name, how)
     }
 
-    /// Takes the sections of a pool that is not open from the current file instead of the one that
-    /// the daemon read last: the operator may have added a key, or another device.
-    fn take_sections_of_closed(&self, file: &mut ConfigFile, name: &str) -> Result<(), AdminError> {
-        let is_ours = |volume: &VolumeConfig| volume.pool == name;
-        if self.running().pools.contains_key(name) {
-            return Ok(());
-        }
-        let new = file.newest(&check_rules).map_err(|error| stored(&error))?.config;
-        let mut running = self.running_mut();
-        if let (Some(known), Some(now)) = (running.config.pools.get_mut(name), new.pools.get(name)) {
-            known.clone_from(now);
-        }
-        for (volume, known) in running.config.volumes.iter_mut().filter(|(_, known)| is_ours(known)) {
-            if let Some(now) = new.volumes.get(volume).filter(|now| is_ours(now)) {
-                known.clone_from(now);
-            }
-        }
-        Ok(())
-    }
-
     /// As [`Self::reopen`], for a caller that holds [`Service::changing`].
     pub(super) fn open_with_volumes(&self, name: &str, how: OpenHow) -> Result<PoolInfo, AdminError> {
-        let (config, volumes) = self.with_volumes(name)?;
-        if self.running().pools.contains_key(name) {
+        let (config, volumes) = self.catalog.with_volumes(name)?;
+        if self.pools.contains(name) {
             return Err(AdminError::new(MessageId::PoolOpen, format!("pool {name} is open"), ""));
         }
         self.holds.check_pool_free(name)?;
@@ -290,7 +261,7 @@ impl Service {
         // Held until the file is updated: a successor that does not know of a device could not open
         // the pool.
         let mut file = self.changing()?;
-        self.grow_now(name, request, file.as_mut())
+        self.grow_now(name, request, &mut file)
     }
 
     /// As [`Self::grow`], for a caller that holds [`Service::changing`].
@@ -298,7 +269,7 @@ impl Service {
         &self,
         name: &str,
         request: GrowRequest,
-        mut file: Option<&mut ConfigFile>,
+        file: &mut StoredConfig,
     ) -> Result<PoolInfo, AdminError> {
         self.holds.check_devices_free(name)?;
         let handle = self.handle(name)?;
@@ -313,16 +284,14 @@ impl Service {
         self.check_unmirrored(name)?;
         let taking = request.taking();
         match (request.device, request.size) {
-            (Some(wanted), None) => {
-                self.grow_onto(name, &handle, &device(&wanted)?, taking, file.as_deref_mut())?
-            }
+            (Some(wanted), None) => self.grow_onto(name, &handle, &device(&wanted)?, taking, file)?,
             (None, Some(size)) => {
                 let bytes = if size == "max" { None } else { Some(bytes(&size)?) };
                 let grown = self.lengthen(&handle, name, bytes)?.wait().ok_or_else(stopped)?;
-                match (grown, file.as_deref()) {
-                    (Err(error), Some(file))
+                match grown {
+                    Err(error)
                         if error.id == MessageId::PoolSize && self.lacks_length(file, name, bytes)? => {}
-                    (grown, _) => grown?,
+                    grown => grown?,
                 }
             }
             _ => return Err(invalid(MessageId::PoolDeviceChoice, "give either a device or a size", "")),
@@ -342,28 +311,24 @@ impl Service {
         handle: &PoolHandle,
         spec: &CacheSpec,
         taking: Taking,
-        mut file: Option<&mut ConfigFile>,
+        file: &mut StoredConfig,
     ) -> Result<(), AdminError> {
-        let (config, _) = self.with_volumes(name)?;
+        let (config, _) = self.catalog.with_volumes(name)?;
         // Listed by a grow that was killed, or by an operator who edited the file and requested a
         // reload: the entry stays as it is.
         let quoted = format!("\"{}\"", spec.path.display());
-        let is_listed = file.as_ref().is_some_and(|file| file.text().contains(&quoted));
-        let mut list = |devices: Vec<CacheSpec>| match file.as_deref_mut().filter(|_| !is_listed) {
-            Some(file) => {
-                let edit = Edit::SetDevices { pool: name.into(), devices };
-                file.edit(&[edit], &check_rules).map(drop).map_err(|error| stored(&error))
-            }
-            None => Ok(()),
+        let is_listed = file.text().contains(&quoted);
+        let list = |devices: Vec<CacheSpec>| match is_listed {
+            true => Vec::new(),
+            false => vec![Edit::SetDevices { pool: name.into(), devices }],
         };
-        list(config.devices.iter().cloned().chain([spec.clone()]).collect())?;
+        file.write(&list(config.devices.iter().cloned().chain([spec.clone()]).collect()))?;
         let allowed = Allowed::to_create(taking);
-        self.join(handle, spec, self.opening(name, &config, allowed)).map_err(|not| {
-            if not.is_certain {
-                // The edit was just written; the error of the change takes precedence.
-                let _ = list(config.devices.clone());
+        self.devices.join(handle, spec, self.opening(name, &config, allowed)).map_err(|not| {
+            match not.is_certain {
+                true => file.revert(&list(config.devices.clone()), not.error),
+                false => not.error,
             }
-            not.error
         })
     }
 
@@ -374,7 +339,7 @@ impl Service {
         name: &str,
         bytes: Option<u64>,
     ) -> Result<Promise<Result<(), AdminError>>, AdminError> {
-        let mut growing = Self::ask(handle, |pool| pool.device_to_grow())??;
+        let mut growing = ask(handle, |pool| pool.device_to_grow())??;
         let (place, resized) = (growing.device.path().to_owned(), growing.resized);
         let longer =
             self.places.within(&place, LENGTHEN_WITHIN, move |may_wait| growing.lengthen(may_wait, bytes));
@@ -382,7 +347,7 @@ impl Service {
             longer.map_err(|undone| undone.or(|| no_answer(&place, LENGTHEN_WITHIN)))?.map_err(|error| {
                 AdminError::new(MessageId::PoolResizeFailed, format!("cannot grow pool {name}: {error}"), "")
             })?;
-        Self::ask(handle, move |pool| pool.grow_last(wanted, there, resized))
+        ask(handle, move |pool| pool.grow_last(wanted, there, resized))
     }
 
     /// Returns the job that shrinks a pool as requested.
@@ -461,18 +426,14 @@ impl Service {
     /// Writes the changed devices of a pool into the configuration file.
     pub(super) fn note_devices(&self, name: &str) -> Result<(), AdminError> {
         let mut file = self.changing()?;
-        self.write_devices(name, file.as_mut())
+        self.write_devices(name, &mut file)
     }
 
-    fn write_devices(&self, name: &str, file: Option<&mut ConfigFile>) -> Result<(), AdminError> {
+    fn write_devices(&self, name: &str, file: &mut StoredConfig) -> Result<(), AdminError> {
         self.raise_record(name);
         let devices = self.devices_now(name)?;
-        if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
-            pool.devices.clone_from(&devices);
-        }
-        let Some(file) = file else { return Ok(()) };
-        let edit = Edit::SetDevices { pool: name.into(), devices };
-        file.edit(&[edit], &check_rules).map(drop).map_err(|error| stored(&error))
+        self.catalog.set_devices(name, devices.clone());
+        file.write(&[Edit::SetDevices { pool: name.into(), devices }])
     }
 
     fn devices_now(&self, name: &str) -> Result<Vec<CacheSpec>, AdminError> {
@@ -486,10 +447,10 @@ impl Service {
     /// Returns true if the last device has this length (`None`: all available space) and the file
     /// has another one: an earlier command could not write the file, and repeating the command
     /// does.
-    fn lacks_length(&self, file: &ConfigFile, name: &str, bytes: Option<u64>) -> Result<bool, AdminError> {
+    fn lacks_length(&self, file: &StoredConfig, name: &str, bytes: Option<u64>) -> Result<bool, AdminError> {
+        let Some(written) = file.newest()? else { return Ok(false) };
         let now = self.devices_now(name)?;
-        let written = file.newest(&check_rules).map_err(|error| stored(&error))?;
-        let Some(pool) = written.config.pools.get(name) else { return Ok(false) };
+        let Some(pool) = written.pools.get(name) else { return Ok(false) };
         let lengths =
             now.last().map(|last| last.size_bytes).zip(pool.devices.last().map(|last| last.size_bytes));
         Ok(lengths.is_some_and(|(now, written)| now != written && (bytes.is_none() || bytes == now)))
@@ -497,8 +458,7 @@ impl Service {
 
     /// As [`Self::lacks_length`], for a caller that does not hold [`Service::changing`].
     fn file_lacks_length(&self, name: &str, bytes: u64) -> Result<bool, AdminError> {
-        let file = self.changing()?;
-        file.as_ref().map_or(Ok(false), |file| self.lacks_length(file, name, Some(bytes)))
+        self.lacks_length(&*self.changing()?, name, Some(bytes))
     }
 
     /// Applies the changes that a reload found: added, removed or resized devices.
@@ -506,7 +466,7 @@ impl Service {
         &self,
         name: &str,
         (added, removed, resized): (&[CacheSpec], &[CacheSpec], &[CacheSpec]),
-        mut file: Option<&mut ConfigFile>,
+        file: &mut StoredConfig,
     ) -> Result<(), AdminError> {
         // Add devices first: the data of a removed device moves to the others.
         let mut done = Vec::new();
@@ -522,7 +482,7 @@ impl Service {
         };
         for spec in added {
             let request = GrowRequest { device: Some(asked(spec)), ..GrowRequest::default() };
-            let grown = self.grow_now(name, request, file.as_deref_mut()).map(drop);
+            let grown = self.grow_now(name, request, file).map(drop);
             step(format!("pool {name} has {} now", spec.path.display()), grown)?;
         }
         for spec in removed {
@@ -533,7 +493,7 @@ impl Service {
         for spec in resized {
             let size = spec.size_bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
             let request = GrowRequest { size: Some(size), ..GrowRequest::default() };
-            let grown = self.grow_now(name, request, file.as_deref_mut()).map(drop);
+            let grown = self.grow_now(name, request, file).map(drop);
             step(format!("pool {name} is larger"), grown)?;
         }
         Ok(())
@@ -550,7 +510,7 @@ impl Service {
         let devices = devices.map(device).collect::<Result<Vec<_>, _>>()?;
         let mirror = self.pool_snapshot(name)?.mirror;
         if let Some(mirror) = mirror.filter(|mirror| !mirror.is_sound(request.old.as_deref())) {
-            return self.replace_member(name, &devices, &mirror, request.taking(), file.as_mut());
+            return self.replace_member(name, &devices, &mirror, request.taking(), &mut file);
         }
         if !self.pool_snapshot(name)?.cache_failed {
             let _hold = self.holds.devices(name)?;
@@ -567,46 +527,39 @@ impl Service {
         self.holds.check_pool_free(name)?;
         let record = self.check_replaceable(name, request.discard_lost)?;
         // The pool is reopened by paths.
-        Self::ask(&*self.handle(name)?, |pool| pool.check_paths("replace the cache of"))??;
+        ask(&*self.handle(name)?, |pool| pool.check_paths("replace the cache of"))??;
         self.check_devices_wanted(name, devices.len())?;
         self.check_recordable()?;
-        let (old, volumes) = self.with_volumes(name)?;
+        let (old, volumes) = self.catalog.with_volumes(name)?;
         let config = PoolConfig { devices: devices.clone(), ..old.clone() };
         let allowed = Allowed::to_create(request.taking());
-        self.check_new(self.opening(name, &config, allowed))?;
+        self.devices.check_new(self.opening(name, &config, allowed))?;
         let handle = self.handle(name)?;
         let names: Vec<String> = volumes.iter().map(|(volume, _)| volume.clone()).collect();
         let identities =
-            Self::ask(&handle, move |pool| names.iter().map(|name| pool.uuid_of(name)).collect::<Vec<_>>())?;
-        let edit = |devices| Edit::SetDevices { pool: name.into(), devices };
-        if let Some(file) = file.as_mut() {
-            file.edit(&[edit(devices)], &check_rules).map_err(|error| stored(&error))?;
-        }
+            ask(&handle, move |pool| names.iter().map(|name| pool.uuid_of(name)).collect::<Vec<_>>())?;
+        let edit = |devices| [Edit::SetDevices { pool: name.into(), devices }];
         // Until here no data was given up. If the daemon ends between here and the completion of
         // the new cache, the next start serves without the failed cache (`failed_before`), and then
         // opens the new one, because all lost data of the failed cache was given up already.
-        let ended = handle.stop().map_err(AdminError::from);
-        let ended = ended.and_then(|()| self.give_up(&record));
-        if let Err(error) = ended {
-            if let Some(file) = file.as_mut() {
-                // The edit was just written; the error of the change takes precedence.
-                let _ = file.edit(&[edit(old.devices)], &check_rules);
-            }
-            self.running_mut().pools.remove(name);
-            return Err(self.closed_in_vain(name, error));
+        let mut stopped = false;
+        let ended = file.commit(&edit(devices), &edit(old.devices), || {
+            stopped = true;
+            handle.stop()?;
+            self.give_up(&record)
+        });
+        if stopped {
+            self.pools.remove(name);
         }
-        {
-            let mut running = self.running_mut();
-            running.pools.remove(name);
-            running.config.pools.insert(name.into(), config.clone());
-        }
+        ended.map_err(|error| self.closed_in_vain(name, error))?;
+        self.catalog.put_pool(name, config.clone());
         let allowed = Allowed { consent: Consent::NewCache, taking: request.taking() };
         self.open_pool(name, &config, allowed).map_err(|error| self.closed_in_vain(name, error))?;
         self.hub.clear(&AlarmKey::pool(EventKind::CacheFailed, name));
         self.hub.clear(&AlarmKey::pool(EventKind::CacheDegraded, name));
-        for ((name, _), identity) in volumes.iter().zip(identities) {
-            self.running_mut().identities.extend(identity.map(|identity| (name.clone(), identity)));
-        }
+        let known =
+            volumes.iter().zip(identities).filter_map(|((name, _), known)| Some((name.clone(), known?)));
+        self.attached_volumes.keep_identities(known);
         // A volume that cannot be attached does not prevent others from being attached.
         let failed = self.attach_all(&volumes);
         drop(file);
@@ -618,36 +571,17 @@ impl Service {
         }
     }
 
-    /// Returns the configuration of a pool and of its volumes.
-    pub(super) fn with_volumes(
-        &self,
-        name: &str,
-    ) -> Result<(PoolConfig, Vec<(String, VolumeConfig)>), AdminError> {
-        let running = self.running();
-        let known: Vec<&str> = running.config.pools.keys().map(String::as_str).collect();
-        let config = running.config.pools.get(name).cloned();
-        let config =
-            config.ok_or_else(|| AdminError::not_found(MessageId::PoolUnknown, "pool", name, &known))?;
-        let ours = running.config.volumes.iter().filter(|(_, volume)| volume.pool == name);
-        Ok((config, ours.map(|(name, volume)| (name.clone(), volume.clone())).collect()))
-    }
-
     /// Returns the parameters that a thread needs to open the cache of a pool.
     pub(super) fn opening(&self, name: &str, config: &PoolConfig, allowed: Allowed) -> Opening {
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         // The pool of `forebay run` has the same name for every cache.
-        let is_named = self.config_path.is_some();
+        let is_named = self.catalog.path().is_some();
         Opening { name: name.into(), config: config.clone(), state_dir, allowed, is_named }
-    }
-
-    /// Returns the directory of the cache records.
-    fn state_dir(&self) -> PathBuf {
-        self.running().config.daemon.state_dir.clone()
     }
 
     /// Records lost data as given up.
     fn give_up(&self, record: &LossRecord) -> Result<(), AdminError> {
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         let all = LossRecord::all(&MayWait::here(), &state_dir)?;
         if all.iter().any(|there| there.cache_uuid == record.cache_uuid && there.lost_bytes() == 0) {
             return Ok(());
@@ -706,7 +640,7 @@ impl Service {
             return if force { Ok(()) } else { self.check_closed_removable(name) };
         }
         self.handle(name)?;
-        let mut used = self.configured_volumes(name);
+        let mut used = self.catalog.volumes_of(name);
         let held = self.holds.of_pool(name).into_iter().filter(|held| !used.contains(held));
         used.extend(held.collect::<Vec<_>>());
         if used.is_empty() {
@@ -729,7 +663,7 @@ impl Service {
     /// Stops a pool and removes it from the configuration.
     pub(super) fn close_pool(&self, name: &str, erase: bool, force: bool) -> Result<(), AdminError> {
         let mut file = self.changing()?;
-        self.close_now(name, erase, force, file.as_mut())
+        self.close_now(name, erase, force, &mut file)
     }
 
     /// As [`Self::close_pool`], for a caller that holds [`Service::changing`].
@@ -738,36 +672,33 @@ impl Service {
         name: &str,
         erase: bool,
         force: bool,
-        file: Option<&mut ConfigFile>,
+        file: &mut StoredConfig,
     ) -> Result<(), AdminError> {
         self.check_removable(name, erase, force)?;
         self.holds.check_devices_free(name)?;
         if self.is_closed(name) {
-            return self.forget_closed(name, file);
+            return self.forget_closed(name, Some(file));
         }
         let wanted = erase;
         let erase = if erase { parts(&self.pool_snapshot(name)?) } else { Vec::new() };
         let handle = self.handle(name)?;
-        let entry = self.running().entries.get(name).cloned();
+        let entry = self.pools.entry(name);
         // If the daemon ends after this, the next start finishes the removal if the file no longer
         // has the pool.
         self.begin_leaving(entry.as_deref(), &erase)?;
         let stopped = handle.stop();
-        self.running_mut().pools.remove(name);
-        let closed = stopped.map_err(AdminError::from).and_then(|()| {
-            file.map_or(Ok(()), |file| take_out(file, [Edit::RemovePool { name: name.into() }]))
-        });
+        self.pools.remove(name);
+        let closed = stopped
+            .map_err(AdminError::from)
+            .and_then(|()| file.remove([Edit::RemovePool { name: name.into() }]));
         if let Err(error) = closed {
             // If this write fails, the next start decides from the file.
             let _ = entry.map(|entry| entry.set_leaving(&MayWait::here(), None));
             return Err(self.closed_in_vain(name, error));
         }
-        {
-            let mut running = self.running_mut();
-            running.config.pools.remove(name);
-            running.entries.remove(name);
-        }
-        self.clear_alarms_of(name, &[]);
+        self.catalog.remove_pool(name);
+        self.pools.remove_entry(name);
+        self.telemetry.clear_alarms_of(name, &[]);
         match entry {
             Some(entry) => self.finish_leaving(name, &entry.record()),
             None if wanted => Err(AdminError::new(
@@ -793,50 +724,6 @@ impl Service {
     }
 }
 
-/// Returns the record of a pool's cache if the cache has failed and must not be opened.
-pub(super) fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, AdminError> {
-    let Opening { name, config, state_dir, allowed, is_named } = opening;
-    let records = LossRecord::all(&MayWait::here(), state_dir)?;
-    if records.is_empty() || config.devices.is_empty() {
-        return Ok(None);
-    }
-    // Each device of a mirrored cache identifies the cache; of an unmirrored one only the first.
-    let mirrored = config.tunables().mirror == Mirror::On;
-    let telling = if mirrored { &config.devices[..] } else { &config.devices[..1] };
-    let found: Vec<_> =
-        telling.iter().map(|spec| (spec.path.as_path(), seen(&MayWait::here(), spec))).collect();
-    let current = if *is_named { of_pool(state_dir, name)? } else { Vec::new() };
-    let is_current = |record: &&LossRecord| current.iter().any(|own| own.cache_uuid == record.cache_uuid);
-    let recorded = records.iter().find(is_current).filter(|record| match allowed.consent {
-        Consent::None => true,
-        Consent::NewCache => record.lost_bytes() > 0, // only `pool replace --discard-lost` gives that up
-        Consent::Create { .. } => false,
-    });
-    match judge(&records, name, &found, recorded) {
-        Verdict::Open => Ok(None),
-        Verdict::WithoutCache(record) => {
-            if let [(path, Seen::Cache(cache))] = found[..] {
-                // The device may accept the mark now although it did not when it failed.
-                forebay_pool::failed_mark::mark_again(path.to_owned(), cache);
-            }
-            Ok(Some(*record))
-        }
-        Verdict::Refuse(record) => Err(AdminError::new(
-            MessageId::PoolLostData,
-            format!(
-                "the cache of pool {name} failed and {} bytes of {} are lost, but another device is in its \
-                 place: reads of the lost bytes would return old data without an error",
-                record.lost_bytes(),
-                record.losers().join(", ")
-            ),
-            format!(
-                "restore the data that {} lists; then remove that file",
-                record.path(state_dir).display()
-            ),
-        )),
-    }
-}
-
 /// Returns the devices of a pool, and the size of the cache's part of each, from its beginning.
 pub(super) fn parts(pool: &PoolSnapshot) -> Vec<(PathBuf, u64)> {
     let header = |at: usize| if pool.mirror.is_some() { 0 } else { header_bytes(at) };
@@ -853,38 +740,4 @@ fn header_bytes(member: usize) -> u64 {
 /// with the part that the pool uses.
 pub(super) fn length_of_file(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len())
-}
-
-pub(super) fn stopped() -> AdminError {
-    AdminError::new(MessageId::PoolStopped, "the pool stopped meanwhile", "")
-}
-
-fn bytes(size: &str) -> Result<u64, AdminError> {
-    let parsed: Result<ByteSize, _> = size.parse();
-    parsed
-        .map(|size| size.0)
-        .map_err(|error| invalid(MessageId::SizeSyntax, format!("{size}: {error}"), "such as 20GiB"))
-}
-
-pub(super) fn device(request: &DeviceRequest) -> Result<CacheSpec, AdminError> {
-    let size_bytes = request.size.as_deref().map(bytes).transpose()?;
-    if request.path.is_empty() {
-        return Err(invalid(MessageId::DeviceSyntax, "a device has no path", ""));
-    }
-    Ok(CacheSpec { path: request.path.clone().into(), size_bytes })
-}
-
-/// Replaces a device path by a stable name.
-pub(super) fn keep_name(request: &mut DeviceRequest) {
-    let stable = stable_name(Path::new(&request.path));
-    if let Some(stable) = stable.to_str() {
-        request.path = stable.to_owned();
-    }
-}
-
-fn asked(spec: &CacheSpec) -> DeviceRequest {
-    DeviceRequest {
-        path: spec.path.display().to_string(),
-        size: spec.size_bytes.map(|bytes| bytes.to_string()),
-    }
 }

@@ -9,9 +9,10 @@
 //!   that marks it as complete.
 //! - The trace is not longer than requested.
 
-use super::work::End;
-use super::{Service, lock};
-use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Left, Phase, Report};
+use super::Service;
+use super::job_table::{Asked, End};
+use super::pool_query::ask;
+use forebay_admin::jobs::{JobId, JobKind, JobSpec, Phase};
 use forebay_admin::{AdminError, JobInfo, MessageId, RecordRequest};
 use forebay_pool::PoolHandle;
 use forebay_trace::native::{BlockWriter, Header};
@@ -32,13 +33,6 @@ const BYTES_MIN: u64 = 4096;
 const BYTES_USUAL: u64 = 1 << 30;
 /// Bytes of the block that ends a trace.
 const END_BYTES: u64 = 32;
-
-/// A requested recording that has not begun.
-pub(super) struct Asked {
-    seconds: u64,
-    bytes_max: u64,
-    to: Sender<Vec<u8>>,
-}
 
 /// Bytes in transit to the client.
 struct Output {
@@ -101,41 +95,20 @@ impl Service {
         }
         let (pool, handle) = self.pool_of(name)?;
         let asked = name.to_owned();
-        if !Self::ask(&handle, move |pool| pool.find(&asked).is_some())? {
-            return Err(super::info::not_attached(name));
+        if !ask(&handle, move |pool| pool.find(&asked).is_some())? {
+            return Err(super::errors::not_attached(name));
         }
-        // Held until the entry exists: the job may begin at once.
-        let mut recordings = lock(&self.recordings);
-        let job = self.begin_job(JobSpec::volume(JobKind::Record(request.for_s), &pool, name))?;
-        let id = Self::job_id(&job.id)?;
-        recordings.insert(id, Asked { seconds: request.for_s, bytes_max, to });
-        Ok(job)
-    }
-
-    /// Drops recordings that were cancelled before they began.
-    pub(super) fn forget_recordings(&self) {
-        let ended = |id: &JobId| self.jobs.get(*id).map_or(true, |job| job.state.is_final());
-        lock(&self.recordings).retain(|id, _| !ended(id));
-    }
-
-    /// Waits for recordings to end, with a complete trace, before their pools stop.
-    pub(super) fn await_recordings(&self, within: Duration) {
-        let until = Instant::now() + within;
-        let is_open = |job: &JobView| matches!(job.spec.kind, JobKind::Record(_)) && !job.state.is_final();
-        while self.jobs.list(&JobFilter::default()).iter().any(is_open) && Instant::now() < until {
-            std::thread::sleep(TAKE / 5);
-        }
+        let spec = JobSpec::volume(JobKind::Record(request.for_s), &pool, name);
+        self.jobs.begin_recording(spec, Asked { seconds: request.for_s, bytes_max, to })
     }
 
     /// Records until the time or size limit is reached, or the recording is ended.
     pub(super) fn record(&self, id: JobId, volume: &str) -> Result<(), End> {
-        let asked = lock(&self.recordings).remove(&id);
-        let Some(Asked { seconds, bytes_max, to }) = asked else { return Err(gone()) };
-        self.jobs
-            .report(id, Report { left: Left::Unknown, phase: Phase::Recording, limited_by: None, errors: 0 });
+        let Some(Asked { seconds, bytes_max, to }) = self.jobs.take_recording(id) else { return Err(gone()) };
+        self.jobs.phase(id, Phase::Recording);
         let (_, handle) = self.pool_of(volume)?;
         let name = volume.to_owned();
-        let (number, volume_bytes) = Self::ask(&handle, move |pool| pool.begin_recording(&name))??;
+        let (number, volume_bytes) = ask(&handle, move |pool| pool.begin_recording(&name))??;
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let header = Header {
             started_unix_ns: u64::try_from(began.as_nanos()).unwrap_or(0),
@@ -162,7 +135,7 @@ impl Service {
         let mut blocks = BlockWriter::default();
         let mut block_since = Instant::now();
         let end = loop {
-            let (stopped, over) = (self.should_stop(id), Instant::now() >= until);
+            let (stopped, over) = (self.jobs.should_stop(id), Instant::now() >= until);
             if output.offer(Vec::new())? {
                 match take(handle, number, &mut blocks, output) {
                     Taken::All => {}
@@ -202,7 +175,7 @@ enum Taken {
 /// Takes the available records, and offers complete blocks.
 fn take(handle: &PoolHandle, number: u64, blocks: &mut BlockWriter, output: &mut Output) -> Taken {
     let room = Vec::with_capacity(1024);
-    let recorded = match Service::ask(handle, move |pool| pool.take_recorded(number, room)) {
+    let recorded = match ask(handle, move |pool| pool.take_recorded(number, room)) {
         Ok(Some(recorded)) => recorded,
         Ok(None) => {
             return Taken::Nothing(End::Failed(

@@ -1,15 +1,16 @@
 //! Records of the caches of pools, kept outside of their devices (`register`), and the thread that
 //! updates them.
 
-use super::{Service, ServiceEvent, lock};
-use forebay_admin::events::{AlarmKey, EventKind, Severity};
-use forebay_admin::{AdminError, MessageId, OpenHow, Taking};
+use super::opening::{Allowed, unmake};
+use super::pool_query::{ask, look_at};
+use super::{Service, ServiceEvent};
+use forebay_admin::events::EventKind;
+use forebay_admin::{AdminError, MessageId};
 use forebay_config::CacheSpec;
-use forebay_pool::cache_device::remove_made;
-use forebay_pool::register::{Consent, Entry, Facts, Permit, check_writable};
+use forebay_pool::register::{Entry, Facts, Permit, check_writable};
 use forebay_pool::time_limit::Undone;
 use forebay_pool::{MayWait, PoolHandle};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -20,41 +21,10 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Time limit for a trial write: a hanging state directory must not block the caller.
 const RECORD_WITHIN: Duration = Duration::from_secs(5);
 
-/// The operator's permissions for opening a pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Allowed {
-    pub(super) consent: Consent,
-    pub(super) taking: Taking,
-}
-
-impl Allowed {
-    /// For a device that belonged to the pool until just now.
-    pub(super) const OWN: Self =
-        Self { consent: Consent::NewCache, taking: Taking { overwrite: true, fill: true } };
-
-    /// For devices that the operator names for a cache; does not give up a recorded cache that may
-    /// be dirty.
-    pub(super) fn to_create(taking: Taking) -> Self {
-        Self { consent: Consent::Create { new_cache: false }, taking }
-    }
-
-    /// Returns true if the operator has just named the devices for a cache.
-    pub(super) fn is_creating(self) -> bool {
-        matches!(self.consent, Consent::Create { .. })
-    }
-}
-
-impl From<OpenHow> for Allowed {
-    fn from(how: OpenHow) -> Self {
-        let consent = if how.new_cache { Consent::NewCache } else { Consent::None };
-        Self { consent, taking: how.taking() }
-    }
-}
-
 impl Service {
     pub(super) fn permit<'a>(&self, name: &'a str, state_dir: &'a Path, allowed: Allowed) -> Permit<'a> {
         // The pool of `forebay run` has the same name for every cache.
-        let pool = self.config_path.is_some().then_some(name);
+        let pool = self.catalog.path().is_some().then_some(name);
         Permit { state_dir, pool, consent: allowed.consent, taking: allowed.taking }
     }
 
@@ -65,20 +35,19 @@ impl Service {
         permit: Permit<'_>,
         specs: &[CacheSpec],
     ) -> Result<Option<Arc<Entry>>, AdminError> {
-        let Some((uuid, facts)) = Self::ask(handle, |pool| pool.facts())? else { return Ok(None) };
+        let Some((uuid, facts)) = ask(handle, |pool| pool.facts())? else { return Ok(None) };
         let entry = Arc::new(permit.enter(&MayWait::here(), uuid, specs, &facts)?);
         let kept = Arc::clone(&entry);
-        Self::ask(handle, move |pool| pool.keep_record(kept))?;
+        ask(handle, move |pool| pool.keep_record(kept))?;
         Ok(Some(entry))
     }
 
     /// Updates the record of a pool's cache. Failures, also with the record of a backing store,
     /// raise an alarm for as long as they last; the pool continues.
     pub(super) fn raise_record(&self, name: &str) {
-        let entry = self.running().entries.get(name).cloned();
+        let entry = self.pools.entry(name);
         let Ok(handle) = self.handle(name) else { return };
-        let Ok((facts, stores)) = Self::look_at(&handle, |pool| (pool.facts(), pool.unrecorded_stores()))
-        else {
+        let Ok((facts, stores)) = look_at(&handle, |pool| (pool.facts(), pool.unrecorded_stores())) else {
             return;
         };
         let mut behind = Vec::new();
@@ -89,7 +58,7 @@ impl Service {
             behind.push(format!("{why}; {risk}"));
         }
         if !stores.is_empty() {
-            let folder = self.running().config.daemon.state_dir.join("stores");
+            let folder = self.catalog.state_dir().join("stores");
             behind.push(format!(
                 "cannot write the records of the backing stores of {} to {}; until they can be written, \
                  changes to them by other programs may go undetected after a loss of power",
@@ -97,43 +66,18 @@ impl Service {
                 folder.display()
             ));
         }
-        self.tell_unrecorded(name, &behind);
+        self.telemetry.note_unrecorded(name, &behind);
     }
 
     /// Updates an entry, with a time limit: a state directory that does not answer must not block
     /// other pools.
     fn raise_entry(&self, name: &str, entry: Arc<Entry>, facts: Facts) -> Result<(), String> {
-        let folder = self.running().config.daemon.state_dir.clone();
+        let folder = self.catalog.state_dir();
         let work = move |may_wait: &MayWait| entry.raise(may_wait, &facts);
         match self.places.within(&folder.join(name), RECORD_WITHIN, work) {
             Ok(raised) => raised,
             Err(Undone::Late) => Err(late(&folder)),
             Err(Undone::NoThread(error)) => Err(AdminError::no_thread(&error).what),
-        }
-    }
-
-    fn tell_unrecorded(&self, name: &str, behind: &[String]) {
-        let key = AlarmKey::pool(EventKind::StateUnwritable, name);
-        let before = self.hub.alarms().iter().any(|alarm| alarm.key == key);
-        match (behind.is_empty(), before) {
-            (true, false) => {}
-            (true, true) => {
-                self.hub.clear(&key);
-                self.emit(ServiceEvent::Problem(
-                    MessageId::Event(EventKind::AlarmCleared),
-                    format!("{name}: the records in state_dir are up to date again"),
-                ));
-            }
-            (false, _) => {
-                let message = format!(
-                    "pool {name}: {}; free space, or give the daemon write permission",
-                    behind.join("; ")
-                );
-                self.hub.raise(key, Severity::Warning, &message);
-                if !before {
-                    self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), message));
-                }
-            }
         }
     }
 
@@ -143,7 +87,7 @@ impl Service {
     /// # Errors
     /// The state cannot be recorded.
     pub(crate) fn check_recordable(&self) -> Result<(), AdminError> {
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         let place = state_dir.clone();
         let tried =
             self.places.within(&place, RECORD_WITHIN, move |may_wait| check_writable(may_wait, &state_dir));
@@ -158,12 +102,12 @@ impl Service {
     pub(super) fn follow_caches(me: &Weak<Self>) {
         let mut last = Instant::now();
         while let Some(service) = me.upgrade() {
-            if lock(&service.work).stopping {
+            if service.jobs.is_stopping() {
                 return;
             }
             if last.elapsed() >= FOLLOW_EVERY {
-                let names: Vec<String> = service.running().pools.keys().cloned().collect();
-                service.tell_silent_pools(super::looks::ALARM_AFTER);
+                let names: Vec<String> = service.pools.names();
+                service.pools.raise_silent(&service.hub, super::pool_query::ALARM_AFTER);
                 names.iter().for_each(|name| service.raise_record(name));
                 last = Instant::now();
             }
@@ -175,14 +119,11 @@ impl Service {
     /// Handles a failed start: removes the caches created for it, so that they do not block the
     /// next attempt.
     pub(super) fn unmake(&self) {
-        let (made, entries) = {
-            let mut running = self.running_mut();
-            (std::mem::take(&mut running.made), std::mem::take(&mut running.entries))
-        };
-        for (pool, files) in made.iter().filter(|(_, files)| !files.is_empty()) {
+        let made = self.pools.take_made();
+        for (pool, files, entry) in made.iter().filter(|(_, files, _)| !files.is_empty()) {
             unmake(files);
-            if let Some(Err(why)) = entries.get(pool).map(|entry| entry.remove(&MayWait::here(), true)) {
-                self.emit(ServiceEvent::Problem(
+            if let Some(Err(why)) = entry.as_ref().map(|entry| entry.remove(&MayWait::here(), true)) {
+                self.telemetry.emit(ServiceEvent::Problem(
                     MessageId::Event(EventKind::StateUnwritable),
                     format!("the new cache of pool {pool} was removed, but its record was not: {why}"),
                 ));
@@ -193,9 +134,4 @@ impl Service {
 
 fn late(folder: &Path) -> String {
     format!("{} does not answer within {} s", folder.display(), RECORD_WITHIN.as_secs())
-}
-
-/// Removes cache files that were just created, and are empty.
-pub(super) fn unmake(made: &[PathBuf]) {
-    made.iter().for_each(|path| remove_made(path));
 }

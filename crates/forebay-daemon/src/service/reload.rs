@@ -5,16 +5,17 @@
 //! once more while it holds [`Service::changing`], and applies it under that lock. Long operations
 //! are only started there: as a job, or with a hold on the volume (`holds`).
 
-use super::locked::Place;
-use super::records::Allowed;
-use super::settings::stored;
-use super::start::check_rules;
-use super::{Service, ServiceEvent, lock};
+use super::catalog::StoredConfig;
+use super::deferred_places::Place;
+use super::errors::stopped;
+use super::job_table::job_id;
+use super::opening::Allowed;
+use super::pool_query::ask;
+use super::{Service, ServiceEvent};
 use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::{JobKind, JobSpec, OnMiss, WaitError};
 use forebay_admin::{AdminError, DetachHow, ErrorKind, JobInfo, MessageId, ReloadDone, Target};
-use forebay_config::device_name::node_of;
-use forebay_config::{Change, Config, ConfigFile, Diff, Scope, diff};
+use forebay_config::{Change, Config, Diff, Scope, diff};
 use forebay_export::uri::ExportUri;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The right to make a change.
-type Changing<'a> = MutexGuard<'a, Option<ConfigFile>>;
+type Changing<'a> = MutexGuard<'a, StoredConfig>;
 
 /// Content of the file when it was last read.
 struct Said {
@@ -42,14 +43,16 @@ impl Service {
                 let changed =
                     done.changed.iter().cloned().chain(nothing.then(|| "nothing has changed".into()));
                 changed.for_each(|line| {
-                    self.emit(ServiceEvent::Note(MessageId::ConfigReloaded, format!("reloaded: {line}")))
+                    self.telemetry
+                        .emit(ServiceEvent::Note(MessageId::ConfigReloaded, format!("reloaded: {line}")))
                 });
                 done.refused.iter().map(|line| format!("not fully reloaded: {line}")).collect()
             }
             Err(error) => vec![format!("not reloaded, the old configuration stays in force: {}", error.what)],
         };
         for message in &refused {
-            self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::ConfigRefused), message.clone()));
+            self.telemetry
+                .emit(ServiceEvent::Problem(MessageId::Event(EventKind::ConfigRefused), message.clone()));
         }
         if !refused.is_empty() {
             self.hub.publish(NewEvent::new(EventKind::ConfigRefused, refused.join("; ")));
@@ -58,15 +61,6 @@ impl Service {
             true => AdminError { hint: "the old configuration stays in force".into(), ..error },
             false => error,
         })
-    }
-
-    /// Reports that there is no thread for a reload requested by a signal.
-    pub(crate) fn tell_reload_failed(&self, error: &std::io::Error) {
-        let message =
-            format!("not reloaded, the old configuration stays in force: cannot create a thread: {error}");
-        let id = MessageId::Event(EventKind::ConfigRefused);
-        self.emit(ServiceEvent::Problem(id, message.clone()));
-        self.hub.publish(NewEvent::new(EventKind::ConfigRefused, message));
     }
 
     pub(super) fn reload_file(&self) -> Result<ReloadDone, AdminError> {
@@ -86,18 +80,17 @@ impl Service {
     /// Reads the file, and compares it with the running state.
     fn begin_reload(&self, done: &mut ReloadDone) -> Result<(Said, Diff), AdminError> {
         let mut file = self.changing()?;
-        let Some(file) = file.as_mut() else {
+        let Some(new) = file.reload()? else {
             return Err(AdminError::new(
                 MessageId::DaemonNoConfigFile,
                 "there is no configuration file: the daemon was started with `forebay run`",
                 "",
             ));
         };
-        let new = file.reload(&check_rules).map_err(|error| stored(&error))?.config;
         self.forget_lost_exports(&new)?;
-        let running = self.running().config.clone();
+        let running = self.catalog.config().clone();
         let differences = diff(&self.as_it_runs(running, &new)?, &new);
-        self.take_names(&new);
+        self.catalog.take_names(&new);
         self.update_guards(&new, done);
         Ok((Said { text: file.text().to_owned(), config: new }, differences))
     }
@@ -124,12 +117,12 @@ impl Service {
     fn lost_exports(&self, volume: &str, pool: &str) -> Result<Vec<ExportUri>, AdminError> {
         let Ok(handle) = self.handle(pool) else { return Ok(Vec::new()) };
         let name = volume.to_owned();
-        Self::ask(&handle, move |pool| pool.lost_exports(&name))
+        ask(&handle, move |pool| pool.lost_exports(&name))
     }
 
     /// Forgets exports that other programs have taken away and that the file no longer has.
     fn forget_lost_exports(&self, new: &Config) -> Result<(), AdminError> {
-        let running = self.running().config.clone();
+        let running = self.catalog.config().clone();
         for (name, volume) in &running.volumes {
             let configured = new.volumes.get(name).map_or(&[][..], |volume| &volume.exports[..]);
             let mut lost = self.lost_exports(name, &volume.pool)?;
@@ -137,34 +130,11 @@ impl Service {
             if lost.is_empty() {
                 continue;
             }
-            if let Some(running) = self.running_mut().config.volumes.get_mut(name) {
-                running.exports.retain(|uri| !lost.contains(uri));
-            }
+            self.catalog.change_volume(name, |volume| volume.exports.retain(|uri| !lost.contains(uri)));
             let (handle, name) = (self.handle(&volume.pool)?, name.clone());
-            Self::ask(&handle, move |pool| pool.forget_lost_exports(&name, &lost))?;
+            ask(&handle, move |pool| pool.forget_lost_exports(&name, &lost))?;
         }
         Ok(())
-    }
-
-    /// Adopts other names of the same devices in the file.
-    fn take_names(&self, new: &Config) {
-        let mut running = self.running_mut();
-        for (name, pool) in &mut running.config.pools {
-            for (device, named) in
-                pool.devices.iter_mut().zip(new.pools.get(name).iter().flat_map(|new| &new.devices))
-            {
-                if node_of(&device.path) == node_of(&named.path) {
-                    device.path.clone_from(&named.path);
-                }
-            }
-        }
-        for (name, volume) in &mut running.config.volumes {
-            let named = new.volumes.get(name).map(|new| &new.backing);
-            if let Some(named) = named.filter(|named| node_of(named.path()) == node_of(volume.backing.path()))
-            {
-                volume.backing.clone_from(named);
-            }
-        }
     }
 
     /// Reloads certificates, even if their paths in the file are unchanged; allow lists apply at
@@ -173,14 +143,9 @@ impl Service {
         let updated = self.guards.update(new);
         done.changed.extend(updated.changed);
         done.refused.extend(updated.refused);
-        {
-            let mut running = self.running_mut();
-            running.config.tls.clone_from(&new.tls);
-            running.config.access.clone_from(&new.access);
-        }
+        self.catalog.take_guards(new);
         if updated.access {
-            let pools: Vec<_> = self.running().pools.values().cloned().collect();
-            for pool in pools {
+            for (_, pool) in self.pools.all() {
                 let _ = pool.ask(forebay_pool::Pool::look_at_clients_again); // a stopped pool has no clients
             }
         }
@@ -189,13 +154,16 @@ impl Service {
     /// Makes one change if the file still requires it; returns a description of it.
     fn make(&self, change: &Change, said: &mut Said) -> Result<Option<String>, AdminError> {
         let mut file = self.changing()?;
-        let Some(now) = file.as_ref() else { return Ok(None) };
-        if now.text() != said.text {
-            let config = now.last(&check_rules).map_err(|error| stored(&error))?.config;
-            *said = Said { text: now.text().to_owned(), config };
+        if !file.exists() {
+            return Ok(None);
+        }
+        if file.text() != said.text
+            && let Some(config) = file.last()?
+        {
+            *said = Said { text: file.text().to_owned(), config };
         }
         let new = part(&said.config, change);
-        let running = part(&self.running().config, change);
+        let running = part(&self.catalog.config(), change);
         if !diff(&self.as_it_runs(running, &new)?, &new).changes.contains(change) {
             return Ok(None);
         }
@@ -209,29 +177,25 @@ impl Service {
             Change::VolumeSize { volume, to_bytes, .. } => {
                 return self.resize_by_reload(change, volume, *to_bytes, file).map(Some);
             }
-            other => self.make_now(other, &new, file.as_mut())?,
+            other => self.make_now(other, &new, &mut file)?,
         }
         Ok(Some(describe(change)))
     }
 
     /// Makes a change that waits for nothing but pools and cache devices.
-    fn make_now(
-        &self,
-        change: &Change,
-        new: &Config,
-        file: Option<&mut ConfigFile>,
-    ) -> Result<(), AdminError> {
+    fn make_now(&self, change: &Change, new: &Config, file: &mut StoredConfig) -> Result<(), AdminError> {
         match change {
             // As at a start with such a file: the record of its cache stays.
             Change::PoolRemoved { pool } if self.is_closed(pool) => self.forget_closed(pool, None),
             Change::PoolRemoved { pool } => self.close_now(pool, false, false, file),
             Change::LogLevel => {
-                self.running_mut().config.daemon.log_level = new.daemon.log_level;
+                self.catalog.change_daemon(|daemon| daemon.log_level = new.daemon.log_level);
                 self.log_threshold.set(new.daemon.log_level);
                 Ok(())
             }
             Change::AlarmCommand => {
-                self.running_mut().config.daemon.alarm_command.clone_from(&new.daemon.alarm_command);
+                let command = new.daemon.alarm_command.clone();
+                self.catalog.change_daemon(|daemon| daemon.alarm_command = command);
                 Ok(())
             }
             Change::MetricsListen => self.listen_for_metrics(new.daemon.metrics_listen),
@@ -239,7 +203,7 @@ impl Service {
                 let config = &new.pools[pool];
                 // The pool is configured, whether it opens or not, as at a start; if not, `forebay
                 // pool open` opens it.
-                self.running_mut().config.pools.insert(pool.clone(), config.clone());
+                self.catalog.put_pool(pool, config.clone());
                 self.open_pool(pool, config, Allowed::default()).map_err(|error| {
                     let place = Place::Pool(pool.clone());
                     let error = self.try_again_if_locked(place.clone(), error);
@@ -267,15 +231,15 @@ impl Service {
         volume: &str,
         file: Changing<'_>,
     ) -> Result<String, AdminError> {
-        let pool = self.running().config.volumes.get(volume).map(|volume| volume.pool.clone());
+        let pool = self.catalog.pool_of(volume);
         let pool = pool.unwrap_or_default();
         if self.is_closed(&pool) || !self.is_attached(volume)? {
-            self.running_mut().config.volumes.remove(volume);
+            self.catalog.remove_volume(volume);
             return Ok(describe(change));
         }
         let spec = JobSpec::volume(JobKind::Detach(DetachHow::Drain), &pool, volume);
         let spec = spec.deadline(Duration::from_secs(24 * 3600), OnMiss::Warn);
-        let id = self.begin_job(spec)?.id;
+        let id = self.jobs.begin(spec)?.id;
         drop(file);
         self.outcome(change, &id)
     }
@@ -283,7 +247,7 @@ impl Service {
     /// Waits a limited time for a job of a reload. Returns its result; if the job continues, the
     /// text names it.
     fn outcome(&self, change: &Change, id: &str) -> Result<String, AdminError> {
-        let job = match self.jobs.wait(Self::job_id(id)?, TIMEOUT) {
+        let job = match self.jobs.wait(job_id(id)?, TIMEOUT) {
             Ok(view) => JobInfo::from(&view),
             Err(WaitError::TimedOut(_)) => {
                 return Ok(format!("{}: not yet, job {id} continues", describe(change)));
@@ -301,12 +265,11 @@ impl Service {
         let hold = self.holds.attach(volume, config)?;
         drop(file);
         let attached = self.attach_configured(volume, config);
-        let file = lock(&self.changing);
-        let mut running = self.running_mut();
-        if attached.is_ok() || running.config.volumes.contains_key(volume) {
-            running.config.volumes.insert(volume.to_owned(), config.clone());
+        let file = self.catalog.lock_file();
+        if attached.is_ok() || self.catalog.has_volume(volume) {
+            self.catalog.put_volume(volume, config.clone());
         }
-        drop((running, hold, file));
+        drop((hold, file));
         attached.inspect(|()| self.warn_of(volume))
     }
 
@@ -316,13 +279,10 @@ impl Service {
         let hold = self.holds.change(volume, &pool)?;
         drop(file);
         let (name, more, less) = (volume.clone(), added.clone(), removed.clone());
-        let promise = Self::ask(&handle, move |pool| pool.change_exports(&name, &more, &less))?;
-        let stopped = || AdminError::new(MessageId::PoolStopped, "the pool stopped meanwhile", "");
+        let promise = ask(&handle, move |pool| pool.change_exports(&name, &more, &less))?;
         promise.wait().ok_or_else(stopped)??;
-        let file = lock(&self.changing);
-        if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {
-            config.exports = new.volumes[volume].exports.clone();
-        }
+        let file = self.catalog.lock_file();
+        self.catalog.change_volume(volume, |config| config.exports = new.volumes[volume].exports.clone());
         drop((hold, file));
         self.warn_of(volume);
         Ok(())
@@ -340,7 +300,7 @@ impl Service {
         drop(file);
         let size = to_bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
         let (_, _, bytes) = self.size_wanted(volume, &size)?;
-        let job = self.begin_job(JobSpec::volume(JobKind::Resize(bytes), &pool, volume))?;
+        let job = self.jobs.begin(JobSpec::volume(JobKind::Resize(bytes), &pool, volume))?;
         drop(hold);
         self.outcome(change, &job.id)
     }
@@ -348,14 +308,12 @@ impl Service {
     fn rules_by_reload(&self, volume: &str, new: &Config) -> Result<(), AdminError> {
         let tables = new.volumes[volume].rules.clone();
         let rules = tables.iter().map(forebay_config::RuleTable::rule).collect::<Result<Vec<_>, _>>()?;
-        let set = self.running().rules.get(volume).cloned();
+        let set = self.attached_volumes.rules(volume);
         if let Some(set) = set {
             set.replace_all(rules, Instant::now())?;
             self.release_pins(volume, &set)?;
         }
-        if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {
-            config.rules = tables;
-        }
+        self.catalog.change_volume(volume, |config| config.rules = tables);
         Ok(())
     }
 
@@ -366,7 +324,7 @@ impl Service {
             Scope::Pool => (Target::Pool(name), &new.pools[name].settings),
             Scope::Volume => (Target::Volume(name), &new.volumes[name].settings),
         };
-        let mut settings = self.configured(&self.running().config, target)?;
+        let mut settings = self.configured(&self.catalog.config(), target)?;
         let set = match wanted.explicit(key) {
             Some(value) => settings.set(key, &value.to_string()),
             None => settings.unset(key),
@@ -375,7 +333,7 @@ impl Service {
             AdminError::new(error.id, format!("{key}: {error}"), "").of_kind(ErrorKind::Invalid)
         })?;
         self.apply_settings(target, &settings)?;
-        self.note_settings(target, settings);
+        self.catalog.note_settings(target, settings);
         Ok(())
     }
 }

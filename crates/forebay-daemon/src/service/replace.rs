@@ -7,12 +7,13 @@
 //! devices are listed (`forebay_pool::replaced`) before the first byte is copied, so that the
 //! device of the pair that is not in use is erased even after a crash.
 
-use super::pools::{device, length_of_file, stopped};
-use super::records::Allowed;
-use super::settings::{invalid, stored};
-use super::start::check_rules;
-use super::work::End;
-use super::{Service, ServiceEvent, lock};
+use super::errors::{invalid, no_answer, stopped};
+use super::job_table::End;
+use super::opening::Allowed;
+use super::pool_query::ask;
+use super::pools::length_of_file;
+use super::requests::device;
+use super::{Service, ServiceEvent};
 use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
 use forebay_admin::size::ByteSize;
@@ -55,13 +56,13 @@ impl Service {
         self.check_has_file(name)?;
         let (spec, member) = (device(&request.device)?, self.member_of(name, request.old.as_deref())?);
         let handle = self.handle(name)?;
-        let (config, _) = self.with_volumes(name)?;
+        let (config, _) = self.catalog.with_volumes(name)?;
         if let Some(own) = config.devices.iter().find(|own| is_same(&own.path, &spec.path)) {
             let what = format!("{} is already a cache device of pool {name}", own.path.display());
             return Err(invalid(MessageId::PoolDeviceInUse, what, "give an unused device"));
         }
         self.check_unused(&spec.path)?;
-        let needed = Self::ask(&handle, move |pool| pool.bytes_of_device(member))?;
+        let needed = ask(&handle, move |pool| pool.bytes_of_device(member))?;
         let is_mirrored = self.pool_snapshot(name)?.mirror.is_some();
         let is_last = member + 1 == config.devices.len() && !is_mirrored;
         if spec.size_bytes.is_some_and(|size| size < needed) {
@@ -69,18 +70,18 @@ impl Service {
         }
         let is_there = spec.path.exists();
         let allowed = Allowed::to_create(request.taking());
-        let opened = self.open_unused(&spec, self.opening(name, &config, allowed))?;
+        let opened = self.devices.open_unused(&spec, self.opening(name, &config, allowed))?;
         let begun = if opened.size_bytes() < needed {
             Err(too_small(name, &spec.path, needed, is_last))
         } else {
             self.begin_copy(name, &handle, member, opened)
         };
         let begun = begun.and_then(|()| {
-            let begun = self.begin_job(JobSpec::pool(JobKind::Replace, name));
+            let begun = self.jobs.begin(JobSpec::pool(JobKind::Replace, name));
             begun.inspect_err(|_| self.undo_copy(name, &handle))
         });
         if begun.is_err() && !is_there {
-            super::records::unmake(std::slice::from_ref(&spec.path));
+            super::opening::unmake(std::slice::from_ref(&spec.path));
         }
         // Another job may be running on the pool, a scrub for instance: the client follows this
         // one.
@@ -90,19 +91,7 @@ impl Service {
 
     /// Checks that no other configured pool or volume uses a device, open or not.
     pub(super) fn check_unused(&self, path: &Path) -> Result<(), AdminError> {
-        let (pools, volumes) = {
-            let running = self.running();
-            (running.config.pools.clone(), running.config.volumes.clone())
-        };
-        let of_pool = pools
-            .iter()
-            .find(|(_, pool)| pool.devices.iter().any(|spec| is_at(spec, path)))
-            .map(|(name, _)| format!("a cache device of pool {name}"));
-        let of_volume = || {
-            let found = volumes.iter().find(|(_, volume)| is_same(volume.backing.path(), path));
-            found.map(|(name, _)| format!("the backing store of volume {name}"))
-        };
-        match of_pool.or_else(of_volume) {
+        match self.catalog.user_of(path) {
             None => Ok(()),
             Some(what) => Err(AdminError::new(
                 MessageId::PoolDeviceInUse,
@@ -114,7 +103,7 @@ impl Service {
 
     /// Checks that there is a configuration file: it determines which device is in use.
     fn check_has_file(&self, name: &str) -> Result<(), AdminError> {
-        if self.config_path.is_some() {
+        if self.catalog.path().is_some() {
             return Ok(());
         }
         let what = format!("the cache of {name} is named on the command line of `forebay run`");
@@ -157,20 +146,20 @@ impl Service {
         opened: Device,
     ) -> Result<(), AdminError> {
         let pair = self.pair(name, handle, member, opened.path())?;
-        let state_dir = self.running().config.daemon.state_dir.clone();
-        let opened = self.with_devices(&[bare(opened.path())], move |may_wait| {
+        let state_dir = self.catalog.state_dir();
+        let opened = self.devices.with_devices(&[bare(opened.path())], move |may_wait| {
             begin_on(may_wait, &opened).map(|()| opened)
         })??;
         replaced::forget(&MayWait::here(), &state_dir, name, opened.path())?;
         replaced::add(&MayWait::here(), &state_dir, name, &pair)?;
-        Self::ask(handle, move |pool| pool.begin_copy(member, opened))?.inspect_err(|_| {
+        ask(handle, move |pool| pool.begin_copy(member, opened))?.inspect_err(|_| {
             // Nothing was copied; the next start settles the listed pair too.
             let _ = replaced::remove(&MayWait::here(), &state_dir, name, &pair);
         })
     }
 
     fn pair(&self, name: &str, handle: &PoolHandle, member: usize, new: &Path) -> Result<Pair, AdminError> {
-        let facts = Self::ask(handle, |pool| pool.facts())?;
+        let facts = ask(handle, |pool| pool.facts())?;
         let (cache, _) = facts.ok_or_else(|| {
             AdminError::new(
                 MessageId::Event(EventKind::CacheFailed),
@@ -190,13 +179,13 @@ impl Service {
     /// Runs the job: monitors the copy, and switches to the new device when it has all data.
     pub(super) fn replace_job(&self, id: JobId, name: &str) -> Result<(), End> {
         let handle = self.handle(name)?;
-        let [old, new] = Self::ask(&handle, |pool| pool.copied_devices())?
+        let [old, new] = ask(&handle, |pool| pool.copied_devices())?
             .ok_or_else(|| End::Failed(MessageId::PoolReplacement, "the copy has ended already".into()))?;
         if let Err(end) = self.watch_copy(id, &handle) {
             self.undo_copy(name, &handle);
             return Err(end);
         }
-        self.phase(id, Phase::Applying);
+        self.jobs.phase(id, Phase::Applying);
         let is_mirrored = self.pool_snapshot(name).inspect_err(|_| self.undo_copy(name, &handle))?;
         let is_mirrored = is_mirrored.mirror.is_some();
         // A missing file of a mirrored cache must not be recreated.
@@ -213,7 +202,7 @@ impl Service {
     /// Waits until the new device has all data.
     fn watch_copy(&self, id: JobId, handle: &PoolHandle) -> Result<(), End> {
         loop {
-            let (progress, limited_by) = Self::ask(handle, |pool| (pool.copy_progress(), pool.copy_waits()))?;
+            let (progress, limited_by) = ask(handle, |pool| (pool.copy_progress(), pool.copy_waits()))?;
             let limited_by = limited_by.map(|what| format!("waits for {what}"));
             match progress {
                 Some(CopyProgress::Whole) => return Ok(()),
@@ -229,7 +218,7 @@ impl Service {
                 }
                 None => return Err(End::Failed(MessageId::PoolReplacement, "the copy has ended".into())),
             }
-            if self.should_stop(id) {
+            if self.jobs.should_stop(id) {
                 return Err(End::Stopped);
             }
             std::thread::sleep(LOOK);
@@ -237,11 +226,11 @@ impl Service {
     }
 
     fn look_at_copy(&self, name: &str, handle: &PoolHandle) -> Result<CopyAtEnd, AdminError> {
-        let [old, new] = Self::ask(handle, |pool| pool.copied_devices())?.unwrap_or_default();
-        let cache = Self::ask(handle, |pool| pool.facts())?.map(|(cache, _)| cache);
+        let [old, new] = ask(handle, |pool| pool.copied_devices())?.unwrap_or_default();
+        let cache = ask(handle, |pool| pool.facts())?.map(|(cache, _)| cache);
         let parts = super::pools::parts(&self.pool_snapshot(name)?);
         let used = parts.iter().find(|(path, _)| *path == old).map(|(_, used)| *used);
-        Ok(CopyAtEnd { old, new, cache, used, configured: self.with_volumes(name)?.0.devices })
+        Ok(CopyAtEnd { old, new, cache, used, configured: self.catalog.with_volumes(name)?.0.devices })
     }
 
     /// Names the new device in the configuration, makes the pool use it alone, and erases the old
@@ -259,16 +248,12 @@ impl Service {
         let copy = self.look_at_copy(name, handle).inspect_err(|_| self.undo_copy(name, handle))?;
         let CopyAtEnd { old, new, cache, used, configured: before } = copy;
         let after = change(&before);
-        let mut write = |devices: &[CacheSpec]| match file.as_mut() {
-            Some(file) => {
-                let edit = Edit::SetDevices { pool: name.into(), devices: devices.to_vec() };
-                file.edit(&[edit], &check_rules).map(drop).map_err(|error| stored(&error))
-            }
-            None => Err(invalid(MessageId::DaemonNoConfigFile, "there is no configuration file", "")),
+        let mut write = |devices: &[CacheSpec]| {
+            file.write(&[Edit::SetDevices { pool: name.into(), devices: devices.to_vec() }])
         };
-        let counts = Self::ask(handle, |pool| pool.copy_counts());
+        let counts = ask(handle, |pool| pool.copy_counts());
         let named = counts.and_then(|counts| counts).and_then(|()| write(&after));
-        let taken = named.and_then(|()| Self::ask(handle, |pool| pool.take_over()).and_then(|taken| taken));
+        let taken = named.and_then(|()| ask(handle, |pool| pool.take_over()).and_then(|taken| taken));
         let taken = match taken {
             Ok(taken) => taken,
             Err(error) => {
@@ -276,8 +261,8 @@ impl Service {
                 // old device in it.
                 let written = write(&before);
                 self.undo_copy(name, handle);
-                let newest = file.as_ref().and_then(|file| file.newest(&check_rules).ok());
-                let pool = newest.as_ref().and_then(|newest| newest.config.pools.get(name));
+                let newest = file.newest().ok().flatten();
+                let pool = newest.as_ref().and_then(|newest| newest.pools.get(name));
                 // It may never have been written.
                 let is_named = pool.is_none_or(|pool| pool.devices.iter().any(|spec| is_at(spec, &new)));
                 return Err(match written {
@@ -287,14 +272,12 @@ impl Service {
                 });
             }
         };
-        if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
-            pool.devices = after;
-        }
+        self.catalog.set_devices(name, after);
         let used = used.unwrap_or(0);
         let pair = cache.map(|cache| Pair::new(cache, (&old, used), &new));
         if let Some(pair) = &pair {
             // If this write fails, the next start derives it from the configuration.
-            let state_dir = self.running().config.daemon.state_dir.clone();
+            let state_dir = self.catalog.state_dir();
             let _ = replaced::took_over(&MayWait::here(), &state_dir, name, pair);
         }
         drop(file);
@@ -315,7 +298,7 @@ impl Service {
         not: &AdminError,
         error: AdminError,
     ) -> AdminError {
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         let pair = cache.map(|cache| Pair::new(cache, (old, 0), new));
         let noted = pair.map(|pair| replaced::old_counts(&MayWait::here(), &state_dir, name, &pair));
         let noted = noted.and_then(Result::err).map_or_else(String::new, |error| format!("; {error}"));
@@ -325,15 +308,15 @@ impl Service {
              configuration could not be restored: {}{noted}",
             not.what
         );
-        self.emit(ServiceEvent::Problem(error.id, format!("{}; {hint}", error.what)));
+        self.telemetry.emit(ServiceEvent::Problem(error.id, format!("{}; {hint}", error.what)));
         AdminError { hint, ..error }
     }
 
     /// Ends a copy before the new device is in use, and prepares that device for reuse.
     pub(super) fn undo_copy(&self, name: &str, handle: &PoolHandle) {
-        let paths = Self::ask(handle, |pool| pool.copied_devices()).ok().flatten();
-        let cache = Self::ask(handle, |pool| pool.facts()).ok().flatten();
-        let left = Self::ask(handle, |pool| pool.give_copy_up());
+        let paths = ask(handle, |pool| pool.copied_devices()).ok().flatten();
+        let cache = ask(handle, |pool| pool.facts()).ok().flatten();
+        let left = ask(handle, |pool| pool.give_copy_up());
         if let (Some([old, new]), Some((cache, _)), Ok(left)) = (paths, cache, left) {
             self.erase(name, handle, left, &Pair::new(cache, (&old, 0), &new));
         } // else the pool or its cache has ended: the next start handles it
@@ -343,7 +326,7 @@ impl Service {
     /// changes so that no start, also of another host, accepts the device.
     fn erase(&self, name: &str, handle: &PoolHandle, left: Promise<Device>, pair: &Pair) {
         let (of, path) = (pair.clone(), pair.leaves());
-        let hangs = || super::opening::no_answer(path, ERASE_WITHIN);
+        let hangs = || no_answer(path, ERASE_WITHIN);
         let left = left.wait_or_give_up(ERASE_WITHIN).flatten().ok_or_else(hangs);
         let erased = left.and_then(|left| {
             let work = move |may_wait: &MayWait| replaced::erase_left(may_wait, left, &of);
@@ -357,10 +340,10 @@ impl Service {
     /// Notes the result of erasing a device of a pair. Returns true if it was erased and is off the
     /// list.
     fn note_erased(&self, name: &str, path: &Path, pair: &Pair, erased: Result<(), AdminError>) -> bool {
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         let done = erased.and_then(|()| Ok(replaced::remove(&MayWait::here(), &state_dir, name, pair)?));
         if let Err(error) = &done {
-            self.emit(ServiceEvent::Problem(MessageId::PoolNotErased, format!(
+            self.telemetry.emit(ServiceEvent::Problem(MessageId::PoolNotErased, format!(
                 "{} is no longer used by pool {name}, but cannot be erased: {}. The next start tries again; \
                  do not use it as a cache before",
                 path.display(),
@@ -375,16 +358,16 @@ impl Service {
     fn leave_behind(&self, name: &str, handle: &PoolHandle, pair: &Pair) {
         let begun = self.member_of(name, pair.stays().to_str()).and_then(|member| {
             let tag = new_tag()?;
-            Self::ask(handle, move |pool| pool.leave_behind(member, tag))
+            ask(handle, move |pool| pool.leave_behind(member, tag))
         });
         let left = begun.and_then(|promise| match promise.wait_or_give_up(LEAVE_WITHIN) {
             Some(answer) => answer.ok_or_else(stopped)?,
-            None => Err(super::opening::no_answer(pair.stays(), LEAVE_WITHIN)),
+            None => Err(no_answer(pair.stays(), LEAVE_WITHIN)),
         });
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         let noted = left.and_then(|()| Ok(replaced::left_behind(&MayWait::here(), &state_dir, name, pair)?));
         if let Err(error) = noted {
-            self.emit(ServiceEvent::Problem(
+            self.telemetry.emit(ServiceEvent::Problem(
                 MessageId::PoolNotErased,
                 format!(
                     "{} was not erased, and another host may accept it as a device of pool {name} until this \
@@ -398,7 +381,7 @@ impl Service {
 
     /// Handles the opening of a pool: it leaves behind removed devices that could not be erased.
     pub(super) fn leave_all_behind(&self, name: &str, handle: &PoolHandle, config: &PoolConfig) {
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         // If the list were unreadable, the pool would not have been opened.
         for pair in replaced::believed(&state_dir, name, &config.devices).unwrap_or_default() {
             self.leave_behind(name, handle, &pair);
@@ -412,13 +395,13 @@ impl Service {
         name: &str,
         (leaves, used): (&Path, u64),
     ) -> Result<Option<Pair>, AdminError> {
-        let facts = Self::ask(&*self.handle(name)?, |pool| pool.facts())?;
+        let facts = ask(&*self.handle(name)?, |pool| pool.facts())?;
         let stays = self.pool_snapshot(name)?.devices.into_iter().next();
         let (Some((cache, _)), Some((stays, _))) = (facts, stays) else { return Ok(None) };
         let pair = Pair::given_up(cache, (leaves, used), &stays);
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         if let Err(error) = replaced::add(&MayWait::here(), &state_dir, name, &pair) {
-            self.emit(ServiceEvent::Problem(error.id(), format!("pool {name}: {error}"))); // it is erased nevertheless
+            self.telemetry.emit(ServiceEvent::Problem(error.id(), format!("pool {name}: {error}"))); // it is erased nevertheless
         }
         Ok(Some(pair))
     }
@@ -428,13 +411,13 @@ impl Service {
         let of = pair.clone();
         let work = move |may_wait: &MayWait| replaced::erase_old(may_wait, &of);
         let erased = self.places.within(path, ERASE_WITHIN, work);
-        let erased = erased.map_err(|undone| undone.or(|| super::opening::no_answer(path, ERASE_WITHIN)));
+        let erased = erased.map_err(|undone| undone.or(|| no_answer(path, ERASE_WITHIN)));
         self.note_erased(name, path, pair, erased.and_then(|erased| Ok(erased?)));
     }
 
     /// Uses the full length of a last device that is longer than the one that it replaced.
     fn use_all(&self, name: &str, handle: &PoolHandle, new: &Path) {
-        let Ok((config, _)) = self.with_volumes(name) else { return };
+        let Ok((config, _)) = self.catalog.with_volumes(name) else { return };
         let is_mirrored = self.pool_snapshot(name).is_ok_and(|pool| pool.mirror.is_some());
         if is_mirrored || config.devices.last().is_none_or(|last| !is_at(last, new)) {
             return;
@@ -453,7 +436,7 @@ impl Service {
     fn tell_if_failed(&self, name: &str, result: Result<(), AdminError>) {
         if let Err(error) = result {
             let way = format!("forebay pool grow {name} --size max");
-            self.emit(ServiceEvent::Problem(
+            self.telemetry.emit(ServiceEvent::Problem(
                 error.id,
                 format!(
                     "pool {name} does not use all of its new device: {}; to try again: {way}",
@@ -475,8 +458,8 @@ impl Service {
         self.check_has_file(name)?;
         let (last, _) = &snapshot.devices[count - 1];
         let handle = self.handle(name)?;
-        let needed = Self::ask(&handle, move |pool| pool.bytes_of_device(member))?;
-        let there = Self::ask(&handle, |pool| pool.last_device_bytes())?;
+        let needed = ask(&handle, move |pool| pool.bytes_of_device(member))?;
+        let there = ask(&handle, |pool| pool.last_device_bytes())?;
         if there < needed {
             return Err(invalid(
                 MessageId::PoolReplacement,
@@ -499,7 +482,7 @@ impl Service {
     /// Runs the job: empties the last device, and copies the removed device onto it.
     pub(super) fn give_up_job(&self, id: JobId, name: &str, member: usize) -> Result<(), End> {
         let handle = self.handle(name)?;
-        let before = self.with_volumes(name)?.0;
+        let before = self.catalog.with_volumes(name)?.0;
         let snapshot = self.pool_snapshot(name)?;
         let (Some((old, _)), Some((last, used))) = (snapshot.devices.get(member), snapshot.devices.last())
         else {
@@ -509,7 +492,7 @@ impl Service {
         self.shrink_to(id, &handle, all - used)?;
         let moved = self.move_onto(id, name, &handle, (member, last), &before);
         if let Err(end) = moved {
-            if lock(&self.work).stopping {
+            if self.jobs.is_stopping() {
                 return Err(end); // the configuration still has it: the next start adds it again
             }
             return match self.rejoin(name, &handle, last, &before) {
@@ -534,13 +517,13 @@ impl Service {
         config: &PoolConfig,
     ) -> Result<(), End> {
         let allowed = Allowed::OWN;
-        let opened = self.open_unused(&bare(last), self.opening(name, config, allowed))?;
+        let opened = self.devices.open_unused(&bare(last), self.opening(name, config, allowed))?;
         self.begin_copy(name, handle, member, opened)?;
         if let Err(end) = self.watch_copy(id, handle) {
             self.undo_copy(name, handle);
             return Err(end);
         }
-        self.phase(id, Phase::Applying);
+        self.jobs.phase(id, Phase::Applying);
         self.take_over(name, handle, |devices| {
             let old = devices.get(member).map(|spec| spec.path.clone()).unwrap_or_default();
             let kept = devices.iter().filter(|spec| !is_at(spec, last));
@@ -557,9 +540,12 @@ impl Service {
         config: &PoolConfig,
     ) -> Result<(), String> {
         let allowed = Allowed::OWN;
-        let spare = self.open_unused(&bare(last), self.opening(name, config, allowed));
-        let joined = spare
-            .and_then(|spare| self.join_device(name, handle, &bare(last), spare).map_err(|not| not.error));
+        let spare = self.devices.open_unused(&bare(last), self.opening(name, config, allowed));
+        let joined = spare.and_then(|spare| {
+            self.devices
+                .join_device((name, &self.catalog.state_dir()), handle, &bare(last), spare)
+                .map_err(|not| not.error)
+        });
         joined.map_err(|error| {
             let noted = self.note_devices(name).err().map_or_else(String::new, |error| error.what);
             let path = last.display();
@@ -574,15 +560,15 @@ impl Service {
 
     /// Erases the remains of a replacement, before a pool is opened.
     pub(super) fn settle_replaced(&self, name: &str, config: &PoolConfig) -> Result<(), AdminError> {
-        let (state_dir, pool) = (self.running().config.daemon.state_dir.clone(), name.to_owned());
+        let (state_dir, pool) = (self.catalog.state_dir(), name.to_owned());
         let devices = config.devices.clone();
         let place = state_dir.join("replaced");
         let settled = self.places.within(&place, SETTLED_WITHIN, move |may_wait| {
             replaced::settle(may_wait, &state_dir, &pool, &devices)
         });
-        let late = || super::opening::no_answer(&place, SETTLED_WITHIN);
+        let late = || no_answer(&place, SETTLED_WITHIN);
         for note in settled.map_err(|undone| undone.or(late))?? {
-            self.emit(ServiceEvent::Note(MessageId::PoolNote, format!("pool {name}: {note}")));
+            self.telemetry.emit(ServiceEvent::Note(MessageId::PoolNote, format!("pool {name}: {note}")));
         }
         Ok(())
     }

@@ -6,9 +6,12 @@
 //! configured; a kill after it leaves the volume configured at a path that does not exist. A
 //! failure before that leaves the volume attached and served.
 
-use super::settings::invalid;
-use super::work::{End, LOOK};
-use super::{Service, lock};
+use super::Service;
+use super::errors::{invalid, no_answer, stopped};
+use super::holds::Hold;
+use super::job_table::{End, LOOK};
+use super::pool_query::ask;
+use super::volume_use::await_unused;
 use forebay_admin::events::EventKind;
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
 use forebay_admin::{AdminError, DetachHow, DetachRequest, JobInfo, MessageId};
@@ -30,10 +33,24 @@ impl Service {
             None => Self::check_has_name(&handle, name, how)?,
         }
         if !force {
-            let unused = Self::await_unused(&handle, name);
+            let unused = await_unused(&handle, name);
             drop(unused.map_err(|users| users.refuse("detach", name))?);
         }
-        self.begin_job(JobSpec::volume(JobKind::Detach(how), &pool, name).force(force).save_to(save_to))
+        self.jobs.begin(JobSpec::volume(JobKind::Detach(how), &pool, name).force(force).save_to(save_to))
+    }
+
+    /// Takes the hold for a detach; the job waits until no other operation holds the volume.
+    pub(super) fn hold_to_detach(&self, id: JobId, pool: &str, volume: &str) -> Result<Hold<'_>, End> {
+        loop {
+            let file = self.changing()?;
+            let taken = self.holds.detach(volume, pool);
+            drop(file);
+            match taken {
+                Ok(hold) => return Ok(hold),
+                Err(_) if self.jobs.should_stop(id) => return Err(End::Stopped),
+                Err(_) => self.holds.wait(volume, LOOK),
+            }
+        }
     }
 
     /// Checks that a volume that is not given up has a path by which it can be found again.
@@ -42,7 +59,7 @@ impl Service {
         match how {
             DetachHow::Discard => Ok(()),
             DetachHow::Drain | DetachHow::Keep => {
-                Self::ask(handle, move |pool| pool.check_store_has_name(&name, "detach"))?
+                ask(handle, move |pool| pool.check_store_has_name(&name, "detach"))?
             }
         }
     }
@@ -63,9 +80,9 @@ impl Service {
             return Err(invalid(MessageId::DeviceSyntax, what, "an absolute path begins with /"));
         }
         let (volume, path) = (name.to_owned(), to.to_owned());
-        let store = Self::ask(handle, move |pool| pool.store_of(&volume))??;
+        let store = ask(handle, move |pool| pool.store_of(&volume))??;
         let checked = self.places.within(to, LOOK_WITHIN, move |_| store.check_copy(&path));
-        let checked = checked.map_err(|undone| undone.or(|| super::opening::no_answer(to, LOOK_WITHIN)))?;
+        let checked = checked.map_err(|undone| undone.or(|| no_answer(to, LOOK_WITHIN)))?;
         checked.map_err(|error| {
             let id = forebay_offline::message::of_device(&error);
             let what = format!("cannot write the backing file of {name} to another path: {error}");
@@ -84,7 +101,7 @@ impl Service {
     ) -> Result<(), End> {
         let saving = Saving::new(to.to_owned());
         let (name, ours) = (volume.to_owned(), saving.clone());
-        let promise = Self::ask(handle, move |pool| pool.detach_to(&name, &ours, force, claims))?;
+        let promise = ask(handle, move |pool| pool.detach_to(&name, &ours, force, claims))?;
         let mut undone = false;
         let answer = loop {
             if let Some(answer) = promise.try_wait(LOOK) {
@@ -95,7 +112,7 @@ impl Service {
                 self.jobs.report(id, Report { left, phase: Phase::Copying, limited_by: None, errors: 0 });
             }
             // A stop of the daemon does not cancel it: the pool waits for it.
-            if self.jobs.should_stop(id) && !std::mem::replace(&mut undone, true) {
+            if self.jobs.is_ended(id) && !std::mem::replace(&mut undone, true) {
                 let name = volume.to_owned();
                 handle.order(move |pool: &mut Pool| pool.end_draining(&name));
             }
@@ -109,14 +126,13 @@ impl Service {
                     format!("the backing file of {volume} was not written to another path: {}", error.what);
                 return Err(AdminError { what, hint: hint.into(), ..error }.into());
             }
-            None => return Err(End::Failed(MessageId::PoolStopped, "the pool stopped meanwhile".into())),
+            None => return Err(stopped().into()),
         }
         let name = volume.to_owned();
         // The file has all data. A cache that is being closed may keep its entries of the volume.
-        let forgotten =
-            Self::ask(handle, move |pool| pool.discard_absent(&name)).map(|promise| promise.wait());
+        let forgotten = ask(handle, move |pool| pool.discard_absent(&name)).map(|promise| promise.wait());
         match forgotten {
-            Ok(Some(Err(error))) if !lock(&self.work).stopping => Err(error.into()),
+            Ok(Some(Err(error))) if !self.jobs.is_stopping() => Err(error.into()),
             _ => Ok(()),
         }
     }

@@ -1,17 +1,15 @@
 //! Tunables: queries and changes.
 
 use super::Service;
-use super::start::check_rules;
+use super::catalog::Catalog;
+use super::errors::invalid;
+use super::pool_query::ask;
+use super::telemetry::{ServiceEvent, Telemetry};
 use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::{JobKind, JobSpec};
-use forebay_admin::{
-    AdminError, ErrorKind, Leaving, MessageId, SettingInfo, SettingsDone, SettingsRequest, Target,
-};
+use forebay_admin::{AdminError, Leaving, MessageId, SettingInfo, SettingsDone, SettingsRequest, Target};
 use forebay_config::tunables::Applies;
-use forebay_config::{
-    Config, ConfigFile, Edit, EditError, PoolTunables, Scope, Settings, StoreError, VolumeTunables,
-    conflicts, tunables,
-};
+use forebay_config::{Config, Edit, PoolTunables, Scope, Settings, VolumeTunables, conflicts, tunables};
 use forebay_core::{PoolSettings, VolumeSettings};
 use forebay_format::checkpoint::Mode;
 use forebay_pool::shell_word::quoted;
@@ -19,35 +17,6 @@ use std::collections::BTreeMap;
 
 /// Key, old value, new value.
 pub(super) type Changed = Vec<(String, String, String)>;
-
-pub(super) fn invalid(id: MessageId, what: impl ToString, hint: impl ToString) -> AdminError {
-    AdminError::new(id, what, hint).of_kind(ErrorKind::Invalid)
-}
-
-/// Returns the error for the operator when the configuration file cannot be changed.
-pub(super) fn stored(error: &StoreError) -> AdminError {
-    let kind = match error {
-        StoreError::Edit(_) | StoreError::Refused { .. } => ErrorKind::Invalid,
-        StoreError::WrongMeanwhile { .. } | StoreError::Busy { .. } => ErrorKind::Conflict,
-        _ => ErrorKind::Failed,
-    };
-    AdminError::new(error.id(), error, "").of_kind(kind)
-}
-
-/// Removes pools and volumes from the file. Entries that are already missing (the operator edited
-/// the file, and requested a reload) are skipped.
-pub(super) fn take_out(
-    file: &mut ConfigFile,
-    edits: impl IntoIterator<Item = Edit>,
-) -> Result<(), AdminError> {
-    for edit in edits {
-        match file.edit(&[edit], &check_rules) {
-            Err(StoreError::Edit(EditError::NotThere { .. })) | Ok(_) => {}
-            Err(error) => return Err(stored(&error)),
-        }
-    }
-    Ok(())
-}
 
 impl Service {
     pub(super) fn configured(&self, config: &Config, target: Target<'_>) -> Result<Settings, AdminError> {
@@ -83,7 +52,7 @@ impl Service {
         &self,
         target: Target<'_>,
     ) -> Result<BTreeMap<String, SettingInfo>, AdminError> {
-        let settings = self.configured(&self.running().config, target)?;
+        let settings = self.configured(&self.catalog.config(), target)?;
         let info = |(tunable, value): (&tunables::Tunable, forebay_config::Value)| {
             let info = SettingInfo {
                 value: value.to_string(),
@@ -107,35 +76,29 @@ impl Service {
         if let Target::Volume(name) = target {
             self.holds.check_free(name)?;
         }
-        let old = self.configured(&self.running().config, target)?;
+        let old = self.configured(&self.catalog.config(), target)?;
         let at_rest = match target {
             Target::Volume(name) => !self.is_attached(name)?,
             Target::Pool(_) => false,
         };
         let (new, changed) = with_changes(&old, &request.set, at_rest)?;
-        self.check_conflicts(target, &new)?;
-        let mut persist = file.as_mut().filter(|_| !request.temporary);
+        self.catalog.check_conflicts(target, &new)?;
         let (mut before, mut stale) = (old, Vec::new());
-        if let Some(file) = &mut persist {
-            let config = file.newest(&check_rules).map_err(|error| stored(&error))?.config;
+        if !request.temporary
+            && let Some(config) = file.newest()?
+        {
             // The file does not have changes that last until the next start.
             before = self.configured(&config, target).unwrap_or(before);
             stale = not_as_wanted(&before, &new, &request.set);
-            file.edit(&edits(target, &new, &stale), &check_rules).map_err(|error| stored(&error))?;
         }
-        if let Err(error) = self.apply_settings(target, &new) {
-            if let Some(file) = persist {
-                // The edit was just written; if it cannot be reverted, the error of the change
-                // takes precedence.
-                let _ = file.edit(&edits(target, &before, &stale), &check_rules);
-            }
-            return Err(error);
-        }
-        self.note_settings(target, new);
+        file.commit(&edits(target, &new, &stale), &edits(target, &before, &stale), || {
+            self.apply_settings(target, &new)
+        })?;
+        self.catalog.note_settings(target, new);
         drop(file);
-        self.announce(target, &changed);
+        self.telemetry.announce(target, &changed);
         let written = only_written(stale, &changed);
-        self.tell_written(&whose(target), &written);
+        self.telemetry.tell_written(&whose(target), &written);
         let job = match target {
             Target::Volume(name)
                 if !at_rest && request.set.contains_key("mode") && request.leaving == Leaving::Drain =>
@@ -147,18 +110,59 @@ impl Service {
         Ok(SettingsDone { changed, written, job })
     }
 
-    /// Reports values that were already in effect and are now in the file.
-    pub(super) fn tell_written(&self, whose: &str, written: &[String]) {
-        for key in written {
-            let what = format!("{key} of {whose} is unchanged, and now also in the configuration file");
-            self.emit(super::ServiceEvent::Note(MessageId::ConfigReloaded, what));
+    /// Applies settings to the running pool or volume.
+    pub(super) fn apply_settings(&self, target: Target<'_>, new: &Settings) -> Result<(), AdminError> {
+        match target {
+            Target::Pool(name) => {
+                let settings = PoolSettings::from(&PoolTunables::new(new));
+                ask(&*self.handle(name)?, move |pool| pool.configure_pool(settings))?
+            }
+            // It takes effect when the volume is attached.
+            Target::Volume(name) if !self.is_attached(name)? => Ok(()),
+            Target::Volume(name) => {
+                let tunables = VolumeTunables::new(new);
+                let settings = VolumeSettings::from(&tunables);
+                let (_, handle) = self.pool_of(name)?;
+                let volume = name.to_owned();
+                ask(&handle, move |pool| pool.configure(&volume, settings))??;
+                if let Some(rules) = self.attached_volumes.rules(name) {
+                    rules.set_default_action(tunables.default_action);
+                }
+                Ok(())
+            }
         }
     }
 
+    /// Starts the drain job when a volume has left write-back. A repeated command starts it too if
+    /// dirty blocks remain.
+    fn drain_after_change(&self, name: &str, changed: &Changed) -> Result<Option<String>, AdminError> {
+        let info = self.volume_info(name)?;
+        let is_new = changed.iter().any(|(key, ..)| key == "mode");
+        let mode =
+            Mode::from_name(&info.mode).filter(|mode| !matches!(mode, Mode::Writeback | Mode::Writeonly));
+        let Some(mode) = mode.filter(|_| is_new || info.dirty_bytes.is_none_or(|dirty| dirty > 0)) else {
+            return Ok(None);
+        };
+        let (pool, _) = self.pool_of(name)?;
+        let job = self.jobs.begin(JobSpec::volume(JobKind::ModeChange(mode), &pool, name));
+        let job = job.map_err(|error| AdminError {
+            what: format!(
+                "the mode of {name} is {} now, but its dirty data is not being drained: {}",
+                mode.name(),
+                error.what
+            ),
+            hint: format!("try again later, or: forebay flush {}", quoted(name)),
+            ..error
+        })?;
+        Ok(Some(job.id))
+    }
+}
+
+impl Catalog {
     /// Checks that the settings are consistent, within the volume and with the rest of the
     /// configuration.
     fn check_conflicts(&self, target: Target<'_>, new: &Settings) -> Result<(), AdminError> {
-        let mut config = self.running().config.clone();
+        let mut config = self.config().clone();
         let found = match target {
             Target::Volume(name) => {
                 let Some(volume) = config.volumes.get_mut(name) else { return Ok(()) };
@@ -181,43 +185,14 @@ impl Service {
             Some(conflict) => Err(invalid(MessageId::SettingConflict, conflict.message, conflict.help)),
         }
     }
+}
 
-    /// Applies settings to the running pool or volume.
-    pub(super) fn apply_settings(&self, target: Target<'_>, new: &Settings) -> Result<(), AdminError> {
-        match target {
-            Target::Pool(name) => {
-                let settings = PoolSettings::from(&PoolTunables::new(new));
-                Self::ask(&*self.handle(name)?, move |pool| pool.configure_pool(settings))?
-            }
-            // It takes effect when the volume is attached.
-            Target::Volume(name) if !self.is_attached(name)? => Ok(()),
-            Target::Volume(name) => {
-                let tunables = VolumeTunables::new(new);
-                let settings = VolumeSettings::from(&tunables);
-                let (_, handle) = self.pool_of(name)?;
-                let volume = name.to_owned();
-                Self::ask(&handle, move |pool| pool.configure(&volume, settings))??;
-                if let Some(rules) = self.running().rules.get(name) {
-                    rules.set_default_action(tunables.default_action);
-                }
-                Ok(())
-            }
-        }
-    }
-
-    pub(super) fn note_settings(&self, target: Target<'_>, new: Settings) {
-        let mut running = self.running_mut();
-        match target {
-            Target::Pool(name) => {
-                if let Some(pool) = running.config.pools.get_mut(name) {
-                    pool.settings = new;
-                }
-            }
-            Target::Volume(name) => {
-                if let Some(volume) = running.config.volumes.get_mut(name) {
-                    volume.settings = new;
-                }
-            }
+impl Telemetry {
+    /// Reports values that were already in effect and are now in the file.
+    pub(super) fn tell_written(&self, whose: &str, written: &[String]) {
+        for key in written {
+            let what = format!("{key} of {whose} is unchanged, and now also in the configuration file");
+            self.emit(ServiceEvent::Note(MessageId::ConfigReloaded, what));
         }
     }
 
@@ -228,7 +203,7 @@ impl Service {
         };
         for (key, from, to) in changed {
             let message = format!("{key} of {} is {to} now, not {from}", whose(target));
-            self.emit(super::ServiceEvent::Note(about, message.clone()));
+            self.emit(ServiceEvent::Note(about, message.clone()));
             let event = match target {
                 Target::Pool(pool) => NewEvent::new(EventKind::VolumeSettingChanged, message).pool(pool),
                 Target::Volume(volume) => {
@@ -241,32 +216,8 @@ impl Service {
                 }
             };
             let details = serde_json::json!({ "key": key, "from": from, "to": to });
-            self.hub.publish(event.details(details));
+            self.hub().publish(event.details(details));
         }
-    }
-
-    /// Starts the drain job when a volume has left write-back. A repeated command starts it too if
-    /// dirty blocks remain.
-    fn drain_after_change(&self, name: &str, changed: &Changed) -> Result<Option<String>, AdminError> {
-        let info = self.volume_info(name)?;
-        let is_new = changed.iter().any(|(key, ..)| key == "mode");
-        let mode =
-            Mode::from_name(&info.mode).filter(|mode| !matches!(mode, Mode::Writeback | Mode::Writeonly));
-        let Some(mode) = mode.filter(|_| is_new || info.dirty_bytes.is_none_or(|dirty| dirty > 0)) else {
-            return Ok(None);
-        };
-        let (pool, _) = self.pool_of(name)?;
-        let job = self.begin_job(JobSpec::volume(JobKind::ModeChange(mode), &pool, name));
-        let job = job.map_err(|error| AdminError {
-            what: format!(
-                "the mode of {name} is {} now, but its dirty data is not being drained: {}",
-                mode.name(),
-                error.what
-            ),
-            hint: format!("try again later, or: forebay flush {}", quoted(name)),
-            ..error
-        })?;
-        Ok(Some(job.id))
     }
 }
 
@@ -369,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_until_the_next_start_is_written_when_it_is_asked_for_for_good() {
+    fn temporary_value_can_be_made_permanent() {
         let folder = tempfile::tempdir().unwrap();
         let service = start(folder.path(), std::sync::Arc::default(), "auto");
         for (target, key, value) in
@@ -393,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_until_the_next_start_is_not_written_with_something_else() {
+    fn temporary_value_stays_out_of_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let service = start(folder.path(), std::sync::Arc::default(), "auto");
         let volume = Target::Volume("a");

@@ -1,22 +1,29 @@
 //! Opens everything at startup, and stops it.
 
-use super::locked::Place;
-use super::{Running, Service, Upgrader, lock};
+use super::Service;
+use super::catalog::Catalog;
+use super::deferred_places::{DeferredOpens, Place};
+use super::job_numbers::JobNumbers;
+use super::job_table::JobTable;
+use super::opening::DeviceOpener;
+use super::pool_query::ask;
+use super::telemetry::{ServiceEvent, Telemetry};
 use crate::api::MetricsPort;
 use crate::log_level::LogThreshold;
+use crate::upgrade::Upgrader;
 use forebay_admin::Taking;
 use forebay_admin::clock::SystemClock;
 use forebay_admin::events::{AlarmKey, EventKind, Hub, HubLimits, NewEvent, Severity};
-use forebay_admin::jobs::{JobId, Jobs, JobsLimits};
 use forebay_admin::{AdminError, MessageId, OpenHow};
-use forebay_config::{Checked, Config, ConfigFile, Diagnostic, RuleTable};
+use forebay_config::{Config, ConfigFile};
 use forebay_core::Drain;
+use forebay_pool::PoolHandle;
 use forebay_pool::handover::ListenerStore;
-use forebay_pool::{PoolEvent, PoolHandle};
+use forebay_pool::time_limit::Places;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex, RwLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Interval of the expiry check of rules.
 const RULES_EVERY: Duration = Duration::from_secs(1);
@@ -29,22 +36,6 @@ const STOP_WITHIN: Duration = Duration::from_secs(40);
 const JOBS_WITHIN: Duration = Duration::from_secs(2);
 /// Time limit for recordings to send the end of their traces before pools are requested to stop.
 const RECORDINGS_END_WITHIN: Duration = Duration::from_secs(1);
-
-/// A line for the log of the daemon.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum ServiceEvent {
-    /// An event of a pool.
-    Pool {
-        /// Name of the pool.
-        pool: String,
-        /// The event.
-        event: PoolEvent,
-    },
-    /// An operation failed; the rest continues.
-    Problem(MessageId, String),
-    /// An operation was completed.
-    Note(MessageId, String),
-}
 
 /// Parameters to start a service.
 pub(crate) struct ServiceStart {
@@ -74,11 +65,6 @@ pub(crate) struct ServiceStart {
     pub(crate) has_api: bool,
 }
 
-/// Checks the rules of the file with the module that defines their meaning.
-pub(super) fn check_rules(volume: &str, tables: &[RuleTable]) -> Vec<Diagnostic> {
-    forebay_config::rule_table::check(volume, tables)
-}
-
 impl Service {
     /// Opens all pools and attaches all volumes.
     ///
@@ -87,16 +73,16 @@ impl Service {
     pub(crate) fn start(start: ServiceStart) -> Result<Arc<Self>, AdminError> {
         let clock = Arc::new(SystemClock::new());
         let hub = Hub::new(clock.clone(), HubLimits::default());
-        let first = match start.path {
-            Some(_) => super::job_numbers::first(&start.config.daemon.state_dir),
-            None => JobId(1),
-        };
-        let jobs = Jobs::new(hub.clone(), clock, JobsLimits::default(), first);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let places = Places::default();
+        let state_dir = start.path.is_some().then(|| start.config.daemon.state_dir.clone());
+        let jobs = JobTable::new(hub.clone(), clock, JobNumbers::new(state_dir, places.clone()));
+        let wear = crate::wear::Wear::begin(&start.config.daemon.state_dir);
+        let telemetry = Telemetry::new(hub.clone(), start.on_event, wear);
         let service = Arc::new_cyclic(|me| Self {
             me: me.clone(),
-            running: RwLock::new(Running { config: start.config.clone(), ..Running::default() }),
-            changing: Mutex::new(start.file),
+            catalog: Catalog::new(start.config.clone(), start.file, start.path),
+            pools: Default::default(),
+            attached_volumes: Default::default(),
             hub,
             jobs,
             guards: Arc::default(),
@@ -105,23 +91,12 @@ impl Service {
             upgrader: start.upgrader,
             upgrading: AtomicBool::new(false),
             has_api: start.has_api,
-            upgraded: Mutex::default(),
-            work: Mutex::default(),
-            work_changed: Condvar::new(),
-            recordings: Mutex::default(),
-            places: forebay_pool::time_limit::Places::default(),
+            devices: DeviceOpener::new(places.clone()),
+            places,
             holds: super::holds::Holds::default(),
-            locked: Mutex::default(),
-            wear: Mutex::new(crate::wear::Wear::begin(&start.config.daemon.state_dir)),
-            late: Mutex::default(),
-            need_both: Mutex::default(),
-            job_numbers: Mutex::default(),
-            opens_late: AtomicBool::new(false),
-            patience_until: Instant::now() + start.patience,
-            started_unix_s: now.map_or(0, |since| since.as_secs()),
-            config_path: start.path,
+            deferred: DeferredOpens::new(start.patience),
             log_threshold: start.log_threshold,
-            on_event: Mutex::new(start.on_event),
+            telemetry: Arc::new(telemetry),
         });
         service.log_threshold.set(start.config.daemon.log_level);
         let how = |pool: &str| OpenHow {
@@ -140,7 +115,7 @@ impl Service {
             service.unmake();
             return Err(AdminError::no_thread(&error));
         }
-        if service.config_path.is_none() {
+        if service.catalog.path().is_none() {
             // For a file its reader reports them.
             start.config.volumes.keys().for_each(|name| service.warn_of(name));
         }
@@ -154,7 +129,7 @@ impl Service {
         how: &dyn Fn(&str) -> OpenHow,
     ) -> Result<(), AdminError> {
         for problem in self.guards.update(config).refused {
-            self.emit(ServiceEvent::Problem(MessageId::ConfigValue, problem)); // exports that need it fail, and report it
+            self.telemetry.emit(ServiceEvent::Problem(MessageId::ConfigValue, problem)); // exports that need it fail, and report it
         }
         self.settle_leaving();
         for (name, pool) in &config.pools {
@@ -203,7 +178,7 @@ impl Service {
         let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
         let message = format!("{}{hint}", error.what);
         if self.raise_if_configured(place, &message) {
-            self.emit(ServiceEvent::Problem(error.id, format!("{place}: {message}")));
+            self.telemetry.emit(ServiceEvent::Problem(error.id, format!("{place}: {message}")));
         }
     }
 
@@ -213,10 +188,10 @@ impl Service {
         let beginner = Arc::clone(self);
         let (looker, opener) = (Arc::downgrade(self), Arc::downgrade(self));
         let (follower, wearer) = (Arc::downgrade(self), Arc::downgrade(self));
-        if self.config_path.is_some() {
+        if self.catalog.path().is_some() {
             crate::alarm_command::spawn(Arc::downgrade(self), &self.hub)?;
-            let state_dir = self.running().config.daemon.state_dir.clone();
-            crate::event_files::spawn(Arc::downgrade(self), &self.hub, &state_dir)?;
+            let state_dir = self.catalog.state_dir();
+            crate::event_files::spawn(Arc::downgrade(&self.telemetry), &self.hub, &state_dir)?;
         }
         let threads = [
             std::thread::Builder::new().name("records".into()).spawn(move || Self::follow_caches(&follower)),
@@ -224,11 +199,11 @@ impl Service {
             std::thread::Builder::new().name("jobs".into()).spawn(move || beginner.begin_jobs()),
             std::thread::Builder::new().name("rules".into()).spawn(move || {
                 while let Some(service) = looker.upgrade() {
-                    if lock(&service.work).stopping {
+                    if service.jobs.is_stopping() {
                         return;
                     }
-                    let any = service.running().rules.values().any(|rules| rules.has_transient());
-                    if any {
+                    let all = service.attached_volumes.all_rules();
+                    if all.iter().any(|(_, rules)| rules.has_transient()) {
                         service.expire_rules();
                     }
                     drop(service);
@@ -238,7 +213,7 @@ impl Service {
         ];
         let opens = std::thread::Builder::new().name("locked".into()).spawn(move || {
             while let Some(service) = opener.upgrade() {
-                if lock(&service.work).stopping {
+                if service.jobs.is_stopping() {
                     return;
                 }
                 service.open_what_is_free();
@@ -251,19 +226,19 @@ impl Service {
 
     /// Returns the interfaces behind the API.
     pub(crate) fn services(self: &Arc<Self>) -> crate::api::Services {
-        crate::api::Services { admin: self.clone(), jobs: self.jobs.clone(), events: self.hub.clone() }
+        crate::api::Services { admin: self.clone(), jobs: self.jobs.shared(), events: self.hub.clone() }
     }
 
     /// Destages a volume as fast as possible, from now on.
     pub(crate) fn drain(&self, volume: &str) -> Result<(), AdminError> {
         let (_, handle) = self.pool_of(volume)?;
         let volume = volume.to_owned();
-        Self::ask(&handle, move |pool| pool.set_drain(&volume, Drain::Full))?
+        ask(&handle, move |pool| pool.set_drain(&volume, Drain::Full))?
     }
 
     /// Returns true once a pool has ended by itself: nothing is left to serve it.
     pub(crate) fn ended(&self) -> bool {
-        self.running().pools.values().any(|pool| pool.has_ended_by_itself())
+        self.pools.any_ended()
     }
 
     /// Removes pools that have ended by themselves from the table: their clients are disconnected,
@@ -272,16 +247,7 @@ impl Service {
         if !self.ended() {
             return;
         }
-        let mut ended = Vec::new();
-        self.running_mut().pools.retain(|name, pool| {
-            let keep = !pool.has_ended_by_itself();
-            if !keep {
-                ended.push((name.clone(), Arc::clone(pool)));
-            }
-            keep
-        });
-        for (name, pool) in ended {
-            self.running_mut().entries.remove(&name);
+        for (name, pool) in self.pools.take_ended() {
             let why = match pool.stop() {
                 Ok(()) => "it ended by itself".to_owned(),
                 Err(error) => error.to_string(),
@@ -293,7 +259,7 @@ impl Service {
             self.hub.clear(&AlarmKey::pool(EventKind::PoolNotAnswering, &name));
             self.hub.clear(&AlarmKey::pool(EventKind::CacheWear, &name));
             self.hub.raise(AlarmKey::pool(EventKind::PoolFailed, &name), Severity::Error, &message);
-            self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::PoolFailed), message));
+            self.telemetry.emit(ServiceEvent::Problem(MessageId::Event(EventKind::PoolFailed), message));
         }
     }
 
@@ -304,7 +270,7 @@ impl Service {
     /// The errors that ended pools earlier, and pools that could not be closed.
     pub(crate) fn stop(&self) -> Vec<forebay_pool::RunError> {
         let pools = self.begin_stop();
-        self.settle_job_numbers();
+        self.jobs.settle_numbers();
         let until = Instant::now() + STOP_WITHIN;
         let mut errors = Vec::new();
         for (name, pool) in &pools {
@@ -317,33 +283,29 @@ impl Service {
                 errors.extend(pool.stop().err());
                 continue;
             }
-            let is_named = !self.has_alarm(&AlarmKey::pool(EventKind::DevicePathLost, name));
+            let is_named = !self.telemetry.has_alarm(&AlarmKey::pool(EventKind::DevicePathLost, name));
             let safe = if is_named { ". Acknowledged writes are safe in its cache" } else { "" };
             let what = format!(
                 "pool {name} was not closed within {} s: a system call of its thread hangs{safe}",
                 STOP_WITHIN.as_secs()
             );
-            self.emit(ServiceEvent::Problem(MessageId::PoolNotStopped, what.clone()));
+            self.telemetry.emit(ServiceEvent::Problem(MessageId::PoolNotStopped, what.clone()));
             errors.push(forebay_pool::RunError::failed(
                 MessageId::PoolNotStopped,
                 what,
                 "the next start recovers as after a crash",
             ));
         }
-        self.await_jobs(JOBS_WITHIN);
+        self.jobs.await_threads(JOBS_WITHIN);
         errors
-    }
-
-    fn has_alarm(&self, key: &AlarmKey) -> bool {
-        self.hub.alarms().iter().any(|alarm| alarm.key == *key)
     }
 
     /// Requests jobs and pools to stop, and waits only for the end of recordings. All begin at
     /// once; each takes as long as its devices take.
     pub(crate) fn tell_to_stop(&self) {
-        self.stop_jobs();
-        self.await_recordings(RECORDINGS_END_WITHIN);
-        for pool in self.running().pools.values() {
+        self.jobs.stop();
+        self.jobs.await_recordings(RECORDINGS_END_WITHIN);
+        for (_, pool) in self.pools.all() {
             pool.order(forebay_pool::Pool::stop);
         }
     }
@@ -352,18 +314,6 @@ impl Service {
     pub(super) fn begin_stop(&self) -> BTreeMap<String, Arc<PoolHandle>> {
         self.tell_to_stop();
         self.hub.close();
-        std::mem::take(&mut self.running_mut().pools)
+        self.pools.take_all()
     }
-
-    pub(crate) fn emit(&self, what: ServiceEvent) {
-        (lock(&self.on_event))(what);
-    }
-}
-
-/// Reads and checks a configuration file.
-///
-/// # Errors
-/// The file cannot be read, or is wrong; the error lists every problem.
-pub(crate) fn load(path: &std::path::Path) -> Result<(ConfigFile, Checked), forebay_config::StoreError> {
-    ConfigFile::load(path, &check_rules)
 }

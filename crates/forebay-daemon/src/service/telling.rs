@@ -1,9 +1,9 @@
 //! Notifications of operators: the program run for alarms, and the events of earlier runs.
 
-use super::{Service, ServiceEvent};
+use super::Service;
 use crate::alarm_command::AlarmCommand;
 use crate::event_files;
-use forebay_admin::events::{AlarmKey, EventKind, Filter, Severity};
+use forebay_admin::events::{EventKind, Filter};
 use forebay_admin::{AdminError, AlarmTested, ErrorKind, EventHistory, MessageId};
 use std::time::{Duration, Instant};
 
@@ -12,30 +12,13 @@ const EVENTS_MAX: usize = 10_000;
 /// Time limit for reading them: the API gives up after 5 s.
 const READ_WITHIN: Duration = Duration::from_secs(4);
 
-/// Returns the key of the alarm that the program fails.
-fn own_alarm() -> AlarmKey {
-    AlarmKey { condition: EventKind::AlarmCommandFailed, pool: None, volume: None }
-}
-
 impl Service {
     /// Returns the program to run for alarms now, if there is one.
     pub(crate) fn alarm_command(&self) -> Option<AlarmCommand> {
-        let running = self.running();
-        let daemon = &running.config.daemon;
+        let config = self.catalog.config();
+        let daemon = &config.daemon;
         let words = Some(daemon.alarm_command.clone()).filter(|words| !words.is_empty())?;
         Some(AlarmCommand { words, admin_socket: daemon.admin_socket.clone() })
-    }
-
-    /// Notes the result of the program for the newest alarm.
-    pub(crate) fn note_alarm_command(&self, command: &AlarmCommand, done: &Result<(), String>) {
-        let Err(why) = done else {
-            self.hub.clear(&own_alarm());
-            return;
-        };
-        let id = MessageId::Event(EventKind::AlarmCommandFailed);
-        let what = format!("{}: {why}; once that is fixed: forebay alarms --test", command.what());
-        self.emit(ServiceEvent::Problem(id, what.clone()));
-        self.hub.raise(own_alarm(), Severity::Warning, &what);
     }
 
     /// Returns the newest events of the files in the state directory. A separate thread reads them:
@@ -45,11 +28,11 @@ impl Service {
         since_unix_ns: u64,
         filter: Filter,
     ) -> Result<EventHistory, AdminError> {
-        if self.config_path.is_none() {
+        if self.catalog.path().is_none() {
             let what = "`forebay run` keeps no events in files";
             return Err(AdminError::new(MessageId::EventsNotKept, what, "forebay events"));
         }
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         let (place, folder) = (state_dir.join("events"), state_dir.clone());
         let failed = |why: String| {
             let what = format!("the events in {} cannot be read: {why}", place.display());
@@ -71,7 +54,7 @@ impl Service {
         };
         let begun = Instant::now();
         let done = command.test();
-        self.note_alarm_command(&command, &done);
+        self.telemetry.note_alarm_command(&command.what(), &done);
         done.map_err(|why| {
             let id = MessageId::Event(EventKind::AlarmCommandFailed);
             AdminError::new(id, format!("{}: {why}", command.what()), "").of_kind(ErrorKind::Failed)

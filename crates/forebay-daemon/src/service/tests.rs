@@ -1,11 +1,13 @@
 //! Tests of a service with real pools on files: failures of a pool, and handovers.
 
 use super::*;
+use forebay_admin::ErrorKind;
 use forebay_admin::MessageId;
 use forebay_admin::Taking;
 use forebay_admin::events::{EventKind, Severity};
 use forebay_admin::{DetachHow, DeviceRequest, VolumeState};
-use forebay_pool::handover::Inheritance;
+use forebay_pool::handover::HandoverSockets;
+use forebay_pool::{Pool, PoolGone};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -63,7 +65,7 @@ fn served(service: &Service) -> Vec<String> {
 }
 
 #[test]
-fn a_pool_that_panics_takes_no_other_with_it_and_can_be_opened_again() {
+fn panicking_pool_can_be_reopened() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     assert_eq!(served(&service), ["a", "b"]);
@@ -92,7 +94,7 @@ fn a_pool_that_panics_takes_no_other_with_it_and_can_be_opened_again() {
 }
 
 #[test]
-fn what_was_given_away_is_taken_back_with_its_connections() {
+fn handover_can_be_taken_back() {
     ["auto", "psync"].into_iter().for_each(changes_hands);
 }
 
@@ -144,22 +146,22 @@ fn changes_hands(io: &str) {
     // One request and half of another one: the rest comes after the handover.
     let (read, later) = (request(0, 2), request(0, 3));
     client.write_all(&later[..10]).unwrap();
-    let (estate, duties) = service.hand_over().unwrap();
+    let (state, manifest) = service.hand_over().unwrap();
     assert_eq!(stranger.read(&mut [0]).unwrap(), 0, "who has not chosen an export cannot be passed on");
     let late = service.reload_file().unwrap_err();
     assert_eq!(late.kind, ErrorKind::Unavailable, "a change that comes too late: {late:?}");
-    let late = service.begin_job(JobSpec::volume(JobKind::Flush, "a", "a")).unwrap_err();
+    let late = service.jobs.begin(JobSpec::volume(JobKind::Flush, "a", "a")).unwrap_err();
     assert_eq!(late.kind, ErrorKind::Unavailable, "a job that comes too late: {late:?}");
-    assert_eq!(duties.volumes, ["a".to_owned(), "b".to_owned()].into());
-    let Inheritance { listeners, guests } = estate.inheritance;
+    assert_eq!(manifest.volumes, ["a".to_owned(), "b".to_owned()].into());
+    let HandoverSockets { listeners, guests } = state.sockets;
     assert_eq!((listeners.len(), guests.len()), (2, 1));
     assert!(guests[0].unread.len() <= 10, "what is not here is still in the socket");
     client.write_all(&later[10..]).unwrap();
     client.write_all(&read).unwrap();
     drop(service);
-    let listeners = Arc::new(ListenerStore::parked(Inheritance { listeners, guests }, None, false));
+    let listeners = Arc::new(ListenerStore::parked(HandoverSockets { listeners, guests }, None, false));
     let service = start(folder.path(), Arc::clone(&listeners), io);
-    service.check_duties(&duties).unwrap();
+    service.check_manifest(&manifest).unwrap();
     client.set_nonblocking(true).unwrap();
     assert!(client.read(&mut [0]).is_err(), "nothing moves before the word to go on");
     client.set_nonblocking(false).unwrap();
@@ -176,20 +178,20 @@ fn changes_hands(io: &str) {
 }
 
 #[test]
-fn a_connection_goes_on_only_with_the_volume_that_it_had() {
+fn connection_resumes_on_its_own_volume() {
     let folder = tempfile::tempdir().unwrap();
     let mut service = start(folder.path(), Arc::default(), "auto");
     for (kept, change) in [(false, "volume"), (false, "smaller"), (true, "larger")] {
         let mut client = greet(folder.path());
-        let (mut estate, _) = service.hand_over().unwrap();
-        let guests = &mut estate.inheritance.guests;
+        let (mut state, _) = service.hand_over().unwrap();
+        let guests = &mut state.sockets.guests;
         assert_eq!((guests.len(), guests[0].size_bytes), (1, 1 << 20));
         match change {
             "volume" => guests[0].volume.push('x'), // as if the names of two exports had been swapped in the file
             "smaller" => guests[0].size_bytes += 512,
             _ => guests[0].size_bytes -= 512,
         }
-        let listeners = Arc::new(ListenerStore::parked(estate.inheritance, None, false));
+        let listeners = Arc::new(ListenerStore::parked(state.sockets, None, false));
         service = start(folder.path(), Arc::clone(&listeners), "auto");
         service.go_on();
         listeners.close_rest();
@@ -204,23 +206,23 @@ fn a_connection_goes_on_only_with_the_volume_that_it_had() {
 }
 
 #[test]
-fn a_successor_that_gives_up_leaves_socket_files_where_they_are() {
+fn failed_successor_keeps_socket_files() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
-    let (estate, _) = service.hand_over().unwrap();
-    let Inheritance { listeners, .. } = estate.inheritance;
+    let (state, _) = service.hand_over().unwrap();
+    let HandoverSockets { listeners, .. } = state.sockets;
     let copies = listeners.iter().map(|listener| forebay_pool::handover::Listener {
         endpoint: listener.endpoint.clone(),
         fd: listener.fd.try_clone().unwrap(),
     });
-    let copies = Inheritance { listeners: copies.collect(), guests: Vec::new() };
+    let copies = HandoverSockets { listeners: copies.collect(), guests: Vec::new() };
     let successor = start(folder.path(), Arc::new(ListenerStore::parked(copies, None, false)), "auto");
     // A client that connects now reaches the predecessor.
     let mut waits = UnixStream::connect(folder.path().join("a.sock")).unwrap();
     assert!(successor.stop().is_empty());
     assert!(["a.sock", "b.sock"].iter().all(|name| folder.path().join(name).exists()));
     let store: Arc<ListenerStore> = Arc::default();
-    store.put_back(Inheritance { listeners, guests: Vec::new() });
+    store.put_back(HandoverSockets { listeners, guests: Vec::new() });
     let service = start(folder.path(), store, "auto");
     waits.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     hears(&mut waits, 18);
@@ -229,7 +231,7 @@ fn a_successor_that_gives_up_leaves_socket_files_where_they_are() {
 }
 
 #[test]
-fn a_pool_that_does_not_close_holds_the_others_for_a_bounded_time() {
+fn hanging_pool_delays_a_stop_briefly() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     let (go, hangs) = std::sync::mpsc::channel::<()>();
@@ -253,7 +255,7 @@ fn a_pool_that_does_not_close_holds_the_others_for_a_bounded_time() {
 }
 
 #[test]
-fn what_was_called_too_late_is_not_done_later() {
+fn late_call_is_not_executed() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     let handle = service.handle("a").unwrap();
@@ -271,7 +273,7 @@ fn what_was_called_too_late_is_not_done_later() {
 }
 
 #[test]
-fn a_job_that_waits_does_not_hold_up_a_stop() {
+fn waiting_job_does_not_delay_a_stop() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     // A detach that waits for a hanging pool, as with a backing store that does not answer.
@@ -287,7 +289,7 @@ fn a_job_that_waits_does_not_hold_up_a_stop() {
     let stopper = Arc::clone(&service);
     let stops = std::thread::spawn(move || stopper.stop());
     let until = Instant::now() + Duration::from_secs(30);
-    while !lock(&service.work).stopping {
+    while !service.jobs.is_stopping() {
         assert!(Instant::now() < until, "{}", job.id);
         std::thread::yield_now();
     }
@@ -296,7 +298,7 @@ fn a_job_that_waits_does_not_hold_up_a_stop() {
 }
 
 #[test]
-fn what_was_done_and_is_not_in_the_file_is_told() {
+fn unwritten_change_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     let path = folder.path().join("forebay.toml");
@@ -322,7 +324,7 @@ fn what_was_done_and_is_not_in_the_file_is_told() {
 }
 
 #[test]
-fn a_reload_that_is_refused_leaves_everything_as_it_is_and_says_so() {
+fn refused_reload_changes_nothing() {
     use forebay_admin::Admin;
     use forebay_admin::events::{Delivery, Filter, Received, Start};
     let folder = tempfile::tempdir().unwrap();
@@ -369,7 +371,7 @@ fn until(service: &Service, what: impl Fn(&Service) -> bool) {
 }
 
 #[test]
-fn what_is_not_there_is_opened_when_it_comes() {
+fn missing_device_is_opened_on_arrival() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let service = start(folder.path(), Arc::default(), "auto");
@@ -395,7 +397,7 @@ fn what_is_not_there_is_opened_when_it_comes() {
 
 /// A device that is late while the machine boots is no failure yet.
 #[test]
-fn what_is_late_is_no_error_and_gives_nothing_up_until_the_patience_is_over() {
+fn late_device_is_no_failure_at_boot() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let service = start(folder.path(), Arc::default(), "auto");
@@ -427,7 +429,7 @@ fn what_is_late_is_no_error_and_gives_nothing_up_until_the_patience_is_over() {
 
 /// Another cache in its place is refused, and the retries end.
 #[test]
-fn something_else_that_comes_is_refused_as_at_a_start() {
+fn foreign_device_is_refused_on_arrival() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let service = start(folder.path(), Arc::default(), "auto");
@@ -446,7 +448,7 @@ fn something_else_that_comes_is_refused_as_at_a_start() {
 }
 
 #[test]
-fn both_devices_of_a_mirrored_pool_are_waited_for_while_the_machine_starts() {
+fn mirrored_pool_awaits_both_devices() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let text = format!(
@@ -465,7 +467,7 @@ fn both_devices_of_a_mirrored_pool_are_waited_for_while_the_machine_starts() {
     let service = start_with_what_is_there(folder.path(), patient);
     let alarms = service.hub.alarms();
     assert!(alarms[0].message.contains("its devices cannot both be opened"), "{alarms:?}");
-    assert!(service.awaits_devices() && service.running().pools.is_empty());
+    assert!(service.awaits_devices() && service.pools.names().is_empty());
     std::fs::rename(at("y.gone"), at("y")).unwrap();
     until(&service, |service| !service.awaits_devices());
     until(&service, |service| service.hub.alarms().is_empty());
@@ -480,7 +482,7 @@ fn both_devices_of_a_mirrored_pool_are_waited_for_while_the_machine_starts() {
 }
 
 #[test]
-fn a_cache_that_somebody_else_has_is_opened_when_it_is_free() {
+fn locked_cache_is_opened_once_free() {
     use forebay_io::{Device, DeviceOptions};
     let folder = tempfile::tempdir().unwrap();
     assert!(start(folder.path(), Arc::default(), "auto").stop().is_empty());
@@ -531,11 +533,11 @@ fn start_without_cache(folder: &Path, names: &[&str]) -> Arc<Service> {
 }
 
 #[test]
-fn a_replacement_that_cannot_be_is_refused_before_anything_is_given_up() {
+fn impossible_replacement_is_refused_early() {
     let folder = tempfile::tempdir().unwrap();
     let service = start_without_cache(folder.path(), &["one", "two"]);
     let file = || std::fs::read_to_string(folder.path().join("forebay.toml")).unwrap();
-    let (before, devices) = (file(), service.running().config.pools["a"].devices.clone());
+    let (before, devices) = (file(), service.catalog.config().pools["a"].devices.clone());
     let at = |name: &str| folder.path().join(name).display().to_string();
     let request = |paths: [&str; 2], size: &str| {
         let [device, other] = paths.map(|path| DeviceRequest { path: at(path), size: Some(size.into()) });
@@ -552,7 +554,7 @@ fn a_replacement_that_cannot_be_is_refused_before_anything_is_given_up() {
     let refused = |paths, size, why: &str| {
         let error = service.replace("a", &request(paths, size)).unwrap_err();
         assert!(error.what.contains(why), "{}", error.what);
-        assert_eq!((file(), &service.running().config.pools["a"].devices), (before.clone(), &devices));
+        assert_eq!((file(), &service.catalog.config().pools["a"].devices), (before.clone(), &devices));
         assert!(service.pool_snapshot("a").unwrap().cache_failed, "it is served as before");
         assert_eq!(served(&service), ["a"]);
         assert!(!folder.path().join("x").exists() && !folder.path().join("y").exists());
@@ -575,7 +577,7 @@ fn a_replacement_that_cannot_be_is_refused_before_anything_is_given_up() {
 }
 
 #[test]
-fn a_pool_without_its_failed_cache_is_removed_and_that_nothing_is_erased_is_no_success() {
+fn removal_reports_devices_not_erased() {
     let folder = tempfile::tempdir().unwrap();
     assert!(start_without_cache(folder.path(), &["one"]).stop().is_empty());
     let path = folder.path().join("forebay.toml");
@@ -598,7 +600,7 @@ fn a_pool_without_its_failed_cache_is_removed_and_that_nothing_is_erased_is_no_s
     let service = start_as_written(&path, Arc::default());
     let error = service.close_pool("a", true, false).unwrap_err();
     assert!(error.what.contains("is removed, but its devices are not erased"), "{}", error.what);
-    assert!(!service.running().config.pools.contains_key("a"));
+    assert!(!service.catalog.has_pool("a"));
     assert!(service.stop().is_empty());
 }
 
@@ -614,7 +616,7 @@ fn configured_instead(folder: &Path, names: [(&str, &str); 2]) -> std::path::Pat
 }
 
 #[test]
-fn while_a_failed_cache_is_replaced_a_start_serves_without_it() {
+fn start_serves_without_a_failed_cache() {
     for names in [&["one"][..], &["one", "two"]] {
         let folder = tempfile::tempdir().unwrap();
         let service = start_without_cache(folder.path(), names);
@@ -655,7 +657,7 @@ fn while_a_failed_cache_is_replaced_a_start_serves_without_it() {
 }
 
 #[test]
-fn a_new_cache_that_is_whole_takes_the_place_of_a_failed_one_at_a_start() {
+fn start_opens_a_complete_new_cache() {
     let folder = tempfile::tempdir().unwrap();
     let service = start_without_cache(folder.path(), &["one"]);
     assert!(service.stop().is_empty());
@@ -683,7 +685,7 @@ fn a_new_cache_that_is_whole_takes_the_place_of_a_failed_one_at_a_start() {
 }
 
 #[test]
-fn a_state_directory_that_takes_no_writes_is_told_before_anything_is_given_up() {
+fn unwritable_state_stops_a_replacement() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     let caches = folder.path().join("state/caches");
@@ -712,26 +714,29 @@ fn a_state_directory_that_takes_no_writes_is_told_before_anything_is_given_up() 
 }
 
 #[test]
-fn a_volume_that_is_refused_for_what_its_store_has_is_not_tried_again() {
+fn refused_volume_is_not_retried() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     // Its store is not closed yet: a check for other users of the store finds this process.
     let tried = |kind| {
         let refused =
             AdminError::new(MessageId::BackingNotAnswering, "cannot attach a", "do something").of_kind(kind);
-        service.try_again_if_locked(super::locked::Place::Volume("a".into()), refused).hint
+        service.try_again_if_locked(super::deferred_places::Place::Volume("a".into()), refused).hint
     };
     assert_eq!(tried(ErrorKind::Conflict), "do something");
-    assert!(lock(&service.locked).is_empty());
+    assert!(service.deferred.all().is_empty());
     assert!(tried(ErrorKind::Failed).ends_with("the daemon retries until it is free"));
     assert!(service.stop().is_empty());
 }
 
 #[test]
-fn what_was_taken_out_meanwhile_has_no_alarm() {
+fn removed_places_have_no_alarm() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
-    for gone in [super::locked::Place::Pool("gone".into()), super::locked::Place::Volume("gone".into())] {
+    for gone in [
+        super::deferred_places::Place::Pool("gone".into()),
+        super::deferred_places::Place::Volume("gone".into()),
+    ] {
         assert!(!service.open_again(&gone), "it would be tried again");
         assert_eq!(service.hub.alarms(), []);
     }
@@ -739,7 +744,7 @@ fn what_was_taken_out_meanwhile_has_no_alarm() {
 }
 
 #[test]
-fn a_volume_whose_export_cannot_be_made_says_what_to_do_and_is_not_tried_again() {
+fn failed_export_uri_is_not_retried() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();
     std::fs::File::create(at("a.img")).unwrap().set_len(1 << 20).unwrap();
@@ -772,23 +777,23 @@ fn a_volume_whose_export_cannot_be_made_says_what_to_do_and_is_not_tried_again()
     let told = format!("there is no folder {}: create it, or choose another path", at("missing"));
     assert!(alarms[0].message.contains(&told), "{}", alarms[0].message);
     assert!(alarms[0].message.contains("then: forebay volume attach a"), "{}", alarms[0].message);
-    assert!(lock(&service.locked).is_empty());
+    assert!(service.deferred.all().is_empty());
     assert!(service.stop().is_empty());
 }
 
 /// Returns the names of the volumes in the pools, in the running configuration, and in the file.
 fn volumes_of_all_three(service: &Service, folder: &Path) -> [Vec<String>; 3] {
-    let pools = service.pool_handles().into_iter();
+    let pools = service.pools.all().into_iter();
     let mut served: Vec<String> =
         pools.flat_map(|(_, pool)| pool.ask(|pool| pool.names()).unwrap()).collect();
     served.sort();
-    let configured = service.running().config.volumes.keys().cloned().collect();
+    let configured = service.catalog.config().volumes.keys().cloned().collect();
     let (_, checked) = load(&folder.join("forebay.toml")).unwrap();
     [served, configured, checked.config.volumes.into_keys().collect()]
 }
 
 #[test]
-fn volumes_that_come_and_go_beside_reloads_are_where_all_three_say() {
+fn volumes_agree_after_concurrent_reloads() {
     use forebay_admin::jobs::JobId;
     use std::sync::atomic::Ordering;
     let folder = tempfile::tempdir().unwrap();
@@ -825,10 +830,10 @@ fn volumes_that_come_and_go_beside_reloads_are_where_all_three_say() {
 }
 
 #[test]
-fn a_held_volume_is_nobody_elses_until_its_holder_is_done() {
+fn held_volume_refuses_other_changes() {
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
-    let config = service.running().config.volumes["a"].clone();
+    let config = service.catalog.config().volumes["a"].clone();
     let hold = service.holds.attach("a", &config).unwrap();
     let busy = |error: AdminError| assert_eq!(error.id, MessageId::VolumeBusy, "{error:?}");
     let set = BTreeMap::from([("dirty_high_pct".to_owned(), Some("30".to_owned()))]);
@@ -851,7 +856,7 @@ fn a_held_volume_is_nobody_elses_until_its_holder_is_done() {
     std::fs::write(&path, text).unwrap();
     assert!(service.reload_file().unwrap().refused.is_empty());
     // A detach that has begun waits.
-    let job = service.begin_job(JobSpec::volume(JobKind::Detach(DetachHow::Keep), "a", "a")).unwrap();
+    let job = service.jobs.begin(JobSpec::volume(JobKind::Detach(DetachHow::Keep), "a", "a")).unwrap();
     drop(hold);
     assert_eq!(service.wait_for_job(&job.id, Duration::from_secs(60)).unwrap().error, None);
     assert!(service.holds.check_all_free().is_ok());

@@ -1,18 +1,18 @@
 //! Volumes: attach, sizes, exports and rules.
 
-use super::info::not_attached;
-use super::moved::is_elsewhere;
-use super::moved::told_how;
-use super::settings::{invalid, stored, take_out};
-use super::start::check_rules;
-use super::{Service, ServiceEvent, lock};
+use super::catalog::StoredConfig;
+use super::errors::{invalid, not_attached, stopped};
+use super::pool_query::ask;
+use super::relocated_backing::is_elsewhere;
+use super::relocated_backing::told_how;
+use super::{Service, ServiceEvent};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent};
 use forebay_admin::size::ByteSize;
 use forebay_admin::{AdminError, DetachHow, ErrorKind, MessageId, RuleRequest, VolumeInfo, VolumeRequest};
 use forebay_config::device_name::{node_of, stable_name};
 use forebay_config::mounts::Problem;
 use forebay_config::rules::{Action, Position, Rule, RuleId, RuleReport, RuleSet};
-use forebay_config::{ConfigFile, Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
+use forebay_config::{Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
 use forebay_core::VolumeSettings;
 use forebay_export::uri::BackingUri;
 use forebay_pool::cache_device::random_uuid;
@@ -46,16 +46,16 @@ impl Service {
     pub(super) fn attached(&self, name: &str) -> Result<(String, Arc<PoolHandle>), AdminError> {
         let (pool, handle) = self.pool_of(name)?;
         let wanted = name.to_owned();
-        let there = Self::ask(&handle, move |pool| pool.find(&wanted).is_some())?;
+        let there = ask(&handle, move |pool| pool.find(&wanted).is_some())?;
         if there { Ok((pool, handle)) } else { Err(not_attached(name)) }
     }
 
     /// Returns true if the pool of a configured volume is open and has it.
     pub(super) fn is_attached(&self, name: &str) -> Result<bool, AdminError> {
-        let pool = self.running().config.volumes.get(name).map(|volume| volume.pool.clone());
+        let pool = self.catalog.pool_of(name);
         let Some(handle) = pool.and_then(|pool| self.handle(&pool).ok()) else { return Ok(false) };
         let wanted = name.to_owned();
-        Self::ask(&handle, move |pool| pool.find(&wanted).is_some())
+        ask(&handle, move |pool| pool.find(&wanted).is_some())
     }
 
     /// Attaches a volume: a new one, or a configured one that is not attached.
@@ -63,31 +63,25 @@ impl Service {
         let mut file = self.changing()?;
         let name = request.name.clone();
         self.holds.check_free(&name)?;
-        let known = self.running().config.volumes.get(&name).cloned();
+        let known = self.catalog.volume(&name);
         let config = match &known {
             Some(known) => self.as_configured(&request, known)?,
             None => self.new_volume(&request)?,
         };
         let moved = known.as_ref().filter(|known| known.backing != config.backing);
-        let edit = match (&known, moved) {
-            (None, _) => Some((added(&name, &config), Edit::RemoveVolume { name: name.clone() })),
-            (_, Some(from)) => Some((lies_at(&name, &config), lies_at(&name, from))),
-            _ => None,
+        let (edits, undo) = match (&known, moved) {
+            (None, _) => (vec![added(&name, &config)], vec![Edit::RemoveVolume { name: name.clone() }]),
+            (_, Some(from)) => (vec![lies_at(&name, &config)], vec![lies_at(&name, from)]),
+            _ => (Vec::new(), Vec::new()),
         };
-        if let (Some((edit, _)), Some(file)) = (&edit, file.as_mut()) {
-            file.edit(std::slice::from_ref(edit), &check_rules).map_err(|error| stored(&error))?;
-        }
+        file.write(&edits)?;
         // A hanging store must not block other changes. The hold reserves the name, the store and
         // the pool, and prevents upgrades.
         let hold = self.holds.attach(&name, &config)?;
         drop(file);
         let done = self.attach_configured(&name, &config);
-        let mut file = lock(&self.changing);
-        if let (Err(_), Some((_, undo)), Some(file)) = (&done, edit, file.as_mut()) {
-            // The edit was just written; the error of attaching takes precedence.
-            let _ = file.edit(&[undo], &check_rules);
-        }
-        done.map_err(|error| told_how(&name, &config, known.is_some(), error))?;
+        let mut file = self.catalog.lock_file();
+        done.map_err(|error| told_how(&name, &config, known.is_some(), file.revert(&undo, error)))?;
         let message = match moved {
             None => format!("{name} is attached"),
             Some(from) => format!(
@@ -95,7 +89,7 @@ impl Service {
                 config.backing, from.backing
             ),
         };
-        self.running_mut().config.volumes.insert(name.clone(), config);
+        self.catalog.put_volume(&name, config);
         drop(hold);
         drop(file);
         self.hub.clear(&AlarmKey::volume(EventKind::VolumeFailed, &name));
@@ -103,7 +97,7 @@ impl Service {
             self.warn_of(&name);
         }
         if moved.is_some() {
-            self.emit(ServiceEvent::Note(MessageId::VolumeMoved, message.clone()));
+            self.telemetry.emit(ServiceEvent::Note(MessageId::VolumeMoved, message.clone()));
         }
         self.hub.publish(NewEvent::new(EventKind::VolumeAttached, message).volume(&name));
         self.volume_info(&name)
@@ -149,8 +143,9 @@ impl Service {
         let name = &request.name;
         forebay_config::model::check_name(name)
             .map_err(|problem| invalid(MessageId::NameSyntax, problem, ""))?;
-        let running = self.running();
-        let pools: Vec<&str> = running.pools.keys().map(String::as_str).collect();
+        let open = self.pools.names();
+        let pools: Vec<&str> = open.iter().map(String::as_str).collect();
+        let running = self.catalog.config();
         let pool = match (&request.pool, &pools[..]) {
             (Some(pool), _) if pools.contains(&pool.as_str()) => pool.clone(),
             (Some(pool), _) => {
@@ -178,7 +173,7 @@ impl Service {
         let backing = wanted_store(request)?;
         let attaching = self.holds.attaching();
         let attaching = attaching.iter().map(|(name, config)| (name, config));
-        let mut others = running.config.volumes.iter().chain(attaching);
+        let mut others = running.volumes.iter().chain(attaching);
         if let Some((other, _)) = others.find(|(_, other)| is_same_store(&other.backing, &backing)) {
             let what = format!("{} is the backing store of volume {other}", request.backing);
             return Err(AdminError::new(MessageId::BackingInUse, what, ""));
@@ -193,7 +188,7 @@ impl Service {
             settings.set(key, value).map_err(|error| invalid(error.id, format!("{key}: {error}"), ""))?;
         }
         let volume = VolumeConfig { pool, backing, exports, size_bytes: None, settings, rules: Vec::new() };
-        match Problem::of_volume(&running.config, name, &volume) {
+        match Problem::of_volume(&running, name, &volume) {
             Some(problem) => Err(AdminError::new(MessageId::VolumeDefinition, problem.message, problem.help)),
             None => Ok(volume),
         }
@@ -203,23 +198,23 @@ impl Service {
     /// know gets its identity from the previous cache, or a new one.
     pub(super) fn attach_configured(&self, name: &str, config: &VolumeConfig) -> Result<(), AdminError> {
         let handle = self.handle(&config.pool)?;
-        let sections = self.running().config.tls.clone();
+        let sections = self.catalog.config().tls.clone();
         self.guards.prepare(&sections, &config.exports);
         let tunables = config.tunables();
         let emulate = tunables.emulate;
         let store = config.backing.clone();
         let opened = within(OPEN_TIMEOUT, "open", move |may_wait| open_backing(may_wait, &store, emulate));
         let wanted = name.to_owned();
-        let uuid = Self::ask(&handle, move |pool| pool.uuid_of(&wanted))?;
+        let uuid = ask(&handle, move |pool| pool.uuid_of(&wanted))?;
         let opened = opened.map_err(|undone| undone.or(|| no_answer(name, &config.backing)))?;
         let backing = opened.map_err(|error| match uuid {
             Some(_) if !config.backing.path().exists() => is_elsewhere(name, error.into()),
             _ => error.into(),
         })?;
         self.check_not_of_absent(name, config, &backing)?;
-        let identity = || self.running().identities.get(name).copied();
+        let identity = || self.attached_volumes.former_identity(name);
         let uuid = uuid.or_else(identity).map_or_else(random_uuid, Ok)?;
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         let looked = within(OPEN_TIMEOUT, "look", move |may_wait| {
             let prepared = Prepared::look(may_wait, &backing.device, &state_dir, uuid);
             (backing, prepared)
@@ -240,7 +235,7 @@ impl Service {
             on_backing_change: tunables.on_backing_change,
             rules: Arc::clone(&rules),
         };
-        let promise = Self::ask(&handle, move |pool| pool.attach(spec, backing, prepared))?;
+        let promise = ask(&handle, move |pool| pool.attach(spec, backing, prepared))?;
         // Alarms of an earlier run of its pool, which can no longer clear them. Persisting
         // conditions raise them again.
         for kind in [
@@ -251,7 +246,6 @@ impl Service {
         ] {
             self.hub.clear(&AlarmKey::volume(kind, name));
         }
-        let stopped = || AdminError::new(MessageId::PoolStopped, "the pool stopped meanwhile", "");
         let late = || {
             let what = format!(
                 "cannot attach {name}: {} did not answer within {} s",
@@ -263,11 +257,7 @@ impl Service {
         };
         promise.wait_or_give_up(ATTACH_WITHIN).ok_or_else(late)?.ok_or_else(stopped)??;
         self.raise_record(&config.pool);
-        {
-            let mut running = self.running_mut();
-            running.rules.insert(name.into(), rules);
-            running.identities.remove(name);
-        }
+        self.attached_volumes.insert(name, rules);
         self.hub.clear(&AlarmKey::volume(EventKind::VolumeFailed, name));
         self.hub.clear(&AlarmKey::volume(EventKind::VolumeAbsent, name));
         Ok(())
@@ -280,28 +270,22 @@ impl Service {
     /// can be attached as before, and another detach removes it from the file.
     pub(super) fn forget_volume(&self, name: &str, how: DetachHow) -> Result<(), AdminError> {
         let mut file = self.changing()?;
-        {
-            let mut running = self.running_mut();
-            running.rules.remove(name);
-            running.identities.remove(name);
-            if !running.config.volumes.contains_key(name) {
-                return Ok(()); // the cache had only data of it
+        self.attached_volumes.remove(name);
+        if !self.catalog.has_volume(name) {
+            return Ok(()); // the cache had only data of it
+        }
+        file.remove([Edit::RemoveVolume { name: name.into() }]).map_err(|error| {
+            let option = if how == DetachHow::Keep { " --keep" } else { "" };
+            AdminError {
+                what: format!("{name} is detached, but still in the configuration file: {}", error.what),
+                hint: format!(
+                    "once the file can be written, remove it: forebay volume detach {}{option}",
+                    quoted(name)
+                ),
+                ..error
             }
-        }
-        if let Some(file) = file.as_mut() {
-            take_out(file, [Edit::RemoveVolume { name: name.into() }]).map_err(|error| {
-                let option = if how == DetachHow::Keep { " --keep" } else { "" };
-                AdminError {
-                    what: format!("{name} is detached, but still in the configuration file: {}", error.what),
-                    hint: format!(
-                        "once the file can be written, remove it: forebay volume detach {}{option}",
-                        quoted(name)
-                    ),
-                    ..error
-                }
-            })?;
-        }
-        self.running_mut().config.volumes.remove(name);
+        })?;
+        self.catalog.remove_volume(name);
         Ok(())
     }
 
@@ -316,7 +300,7 @@ impl Service {
         let (pool, handle) = self.attached(name)?;
         if size == "max" {
             let (volume, there) = (name.to_owned(), self.store_bytes(&handle, name)?);
-            let bytes = Self::ask(&handle, move |pool| pool.largest_size(&volume, there))??;
+            let bytes = ask(&handle, move |pool| pool.largest_size(&volume, there))??;
             return Ok((pool, handle, bytes));
         }
         let bytes: ByteSize = size.parse().map_err(|error| {
@@ -329,7 +313,7 @@ impl Service {
     /// asks the store: it may not answer.
     pub(super) fn store_bytes(&self, handle: &PoolHandle, name: &str) -> Result<u64, AdminError> {
         let volume = name.to_owned();
-        let mut store = Self::ask(handle, move |pool| pool.store_of(&volume))??;
+        let mut store = ask(handle, move |pool| pool.store_of(&volume))??;
         let place = store.path().to_owned();
         let asked = self.places.within(&place, OPEN_TIMEOUT, move |_| store.refresh_size());
         let late = || {
@@ -357,24 +341,23 @@ impl Service {
     /// size of the backing store, which corresponds to a file without a size.
     pub(super) fn note_size(&self, name: &str, bytes: u64, whole: bool) -> Result<(), AdminError> {
         let mut file = self.changing()?;
-        let known = self.running().config.volumes.get(name).and_then(|volume| volume.size_bytes);
-        let newest = file.as_ref().map(|file| file.newest(&check_rules)).transpose();
-        let newest = newest.map_err(|error| stored(&error))?;
-        let in_file = newest.as_ref().and_then(|newest| newest.config.volumes.get(name)?.size_bytes);
+        let known = self.catalog.config().volumes.get(name).and_then(|volume| volume.size_bytes);
+        let newest = file.newest()?;
+        let in_file = newest.as_ref().and_then(|newest| newest.volumes.get(name)?.size_bytes);
         let is_edited = newest.is_some() && in_file != known;
-        if let Some(volume) = self.running_mut().config.volumes.get_mut(name) {
-            volume.size_bytes = Some(bytes).filter(|_| !(is_edited && in_file.is_none() && whole));
+        let size_bytes = Some(bytes).filter(|_| !(is_edited && in_file.is_none() && whole));
+        self.catalog.change_volume(name, |volume| volume.size_bytes = size_bytes);
+        if is_edited {
+            return Ok(());
         }
-        let Some(file) = file.as_mut().filter(|_| !is_edited) else { return Ok(()) };
-        let edit = Edit::SetSize { volume: name.into(), size_bytes: Some(bytes) };
-        file.edit(&[edit], &check_rules).map(drop).map_err(|error| stored(&error))
+        file.write(&[Edit::SetSize { volume: name.into(), size_bytes: Some(bytes) }])
     }
 
     // --- rules
 
     fn rule_set(&self, volume: &str) -> Result<Arc<RuleSet>, AdminError> {
         self.attached(volume)?;
-        self.running().rules.get(volume).cloned().ok_or_else(|| not_attached(volume))
+        self.attached_volumes.rules(volume).ok_or_else(|| not_attached(volume))
     }
 
     pub(super) fn list_rules(&self, volume: &str) -> Result<Value, AdminError> {
@@ -392,13 +375,13 @@ impl Service {
         let kept = (!rule.is_transient()).then(|| rule.clone());
         let position = request.position.map_or(Position::Last, Position::At);
         let added = rules.add(rule, position, Instant::now())?;
-        let file_to_write = file.as_mut().filter(|_| kept.is_some());
+        let file_to_write = Some(&mut *file).filter(|_| kept.is_some());
         if let Err(error) = self.keep_rules(volume, &rules, None, file_to_write) {
             let _ = rules.remove(added.id, Instant::now());
             return Err(error);
         }
         let warnings: Vec<String> = added.warnings.iter().map(ToString::to_string).collect();
-        Ok(json!({ "id": added.id, "warnings": warnings, "persistent": kept.is_some() && file.is_some() }))
+        Ok(json!({ "id": added.id, "warnings": warnings, "persistent": kept.is_some() && file.exists() }))
     }
 
     pub(super) fn drop_rule(&self, volume: &str, id: &str) -> Result<(), AdminError> {
@@ -414,7 +397,7 @@ impl Service {
         // Change the file first: a rule that stays there would return at the next start.
         let is_transient = |report: &RuleReport| report.id == id && report.rule.is_transient();
         let writes = !rules.list(Instant::now()).iter().any(is_transient);
-        self.keep_rules(volume, &rules, Some(id), file.as_mut().filter(|_| writes))?;
+        self.keep_rules(volume, &rules, Some(id), Some(&mut *file).filter(|_| writes))?;
         rules.remove(id, Instant::now())?;
         self.release_pins(volume, &rules)
     }
@@ -426,7 +409,7 @@ impl Service {
         }
         let (_, handle) = self.pool_of(volume)?;
         let volume = volume.to_owned();
-        Self::ask(&handle, move |pool| pool.unpin(&volume))?
+        ask(&handle, move |pool| pool.unpin(&volume))?
     }
 
     /// Writes the rules of a volume into the file: those that apply after a restart, except for a
@@ -440,28 +423,25 @@ impl Service {
         volume: &str,
         rules: &RuleSet,
         without: Option<RuleId>,
-        file: Option<&mut ConfigFile>,
+        file: Option<&mut StoredConfig>,
     ) -> Result<(), AdminError> {
         let lasting = rules.list(Instant::now()).into_iter();
         let lasting = lasting.filter(|report| !report.rule.is_transient() && Some(report.id) != without);
         let tables: Vec<RuleTable> = lasting.map(|report| table(&report.rule)).collect();
         if let Some(file) = file {
             self.check_rules_read(volume, file)?;
-            let edit = Edit::ReplaceRules { volume: volume.into(), rules: tables.clone() };
-            file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
+            file.write(&[Edit::ReplaceRules { volume: volume.into(), rules: tables.clone() }])?;
         }
-        if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {
-            config.rules = tables;
-        }
+        self.catalog.change_volume(volume, |config| config.rules = tables);
         Ok(())
     }
 
     /// Checks that the file has the rules that the daemon knows.
-    fn check_rules_read(&self, volume: &str, file: &ConfigFile) -> Result<(), AdminError> {
-        let newest = file.newest(&check_rules).map_err(|error| stored(&error))?;
-        let in_file = newest.config.volumes.get(volume).map(|volume| &volume.rules);
-        let running = self.running();
-        match in_file == running.config.volumes.get(volume).map(|volume| &volume.rules) {
+    fn check_rules_read(&self, volume: &str, file: &StoredConfig) -> Result<(), AdminError> {
+        let Some(newest) = file.newest()? else { return Ok(()) };
+        let in_file = newest.volumes.get(volume).map(|volume| &volume.rules);
+        let running = self.catalog.config();
+        match in_file == running.volumes.get(volume).map(|volume| &volume.rules) {
             true => Ok(()),
             false => Err(AdminError::new(
                 MessageId::ConfigNotRead,
@@ -477,9 +457,7 @@ impl Service {
 
     /// Drops rules that have expired, or whose process has ended; called about once per second.
     pub(super) fn expire_rules(&self) {
-        let all: Vec<(String, Arc<RuleSet>)> =
-            self.running().rules.iter().map(|(name, rules)| (name.clone(), Arc::clone(rules))).collect();
-        for (volume, rules) in all {
+        for (volume, rules) in self.attached_volumes.all_rules() {
             let expired = rules.expire(Instant::now());
             if !expired.is_empty() {
                 // A pool that is stopping has no pins to release.

@@ -1,14 +1,14 @@
 //! Amounts written to the flash of pools, its wear and remaining life: collected by a dedicated
 //! thread, reported with each pool, with an alarm if a disk gives reason for one.
 
-use super::{Service, lock};
+use super::Service;
+use super::telemetry::Telemetry;
 use crate::wear::remaining::{Rate, left};
 use crate::wear::smartctl::Smartctl;
 use crate::wear::{Found, ask};
 use forebay_admin::events::{AlarmKey, EventKind, Severity};
 use forebay_admin::{EnduranceInfo, FlashInfo};
-use forebay_config::PoolTunables;
-use forebay_config::endurance::rated_bytes;
+use forebay_config::endurance::{Endurance, rated_bytes};
 use forebay_core::WrittenBytes;
 use forebay_pool::{MayWait, PoolSnapshot};
 use std::collections::BTreeMap;
@@ -28,13 +28,13 @@ impl Service {
     pub(super) fn follow_wear(me: &Weak<Self>) {
         let smartctl = Smartctl::of_system();
         while let Some(service) = me.upgrade() {
-            if lock(&service.work).stopping {
+            if service.jobs.is_stopping() {
                 return;
             }
-            if lock(&service.wear).history.is_due(SystemTime::now()) {
+            if service.telemetry.wear().history.is_due(SystemTime::now()) {
                 service.note_written();
             }
-            let due = lock(&service.wear).is_due(Instant::now());
+            let due = service.telemetry.wear().is_due(Instant::now());
             let asked = due.then(|| service.devices_of_all());
             drop(service);
             if let Some(devices) = asked {
@@ -51,10 +51,10 @@ impl Service {
     /// writes has an alarm of its own.
     pub(super) fn note_written(&self) {
         let written = self.devices_of_all().into_values().flatten().collect();
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         // Queries do not wait for the file.
         let history = {
-            let mut wear = lock(&self.wear);
+            let mut wear = self.telemetry.wear();
             wear.history.note(SystemTime::now(), &written);
             wear.history.clone()
         };
@@ -63,7 +63,7 @@ impl Service {
 
     /// Returns the devices of open pools, and the amount written to each.
     fn devices_of_all(&self) -> BTreeMap<String, Vec<(PathBuf, u64)>> {
-        let names: Vec<String> = self.running().pools.keys().cloned().collect();
+        let names: Vec<String> = self.pools.names();
         let of = |name: String| {
             let snapshot = self.pool_snapshot(&name).ok()?;
             let paths = snapshot.devices.into_iter().map(|(path, _)| path);
@@ -84,39 +84,38 @@ impl Service {
                 }
             }
             // The pool may have been removed meanwhile.
-            if self.running().pools.contains_key(pool) {
-                self.tell_wear(pool, &concerns);
+            if self.pools.contains(pool) {
+                self.telemetry.raise_wear(pool, &concerns);
             }
         }
-        lock(&self.wear).answered(Instant::now(), found.into_values().flatten().collect());
+        self.telemetry.wear().answered(Instant::now(), found.into_values().flatten().collect());
     }
+}
 
-    fn tell_wear(&self, pool: &str, concerns: &[String]) {
+impl Telemetry {
+    /// Raises the alarm of a pool with worn disks, or clears it.
+    fn raise_wear(&self, pool: &str, concerns: &[String]) {
         let key = AlarmKey::pool(EventKind::CacheWear, pool);
         if concerns.is_empty() {
-            self.hub.clear(&key);
+            self.hub().clear(&key);
             return;
         }
         let message = format!(
             "pool {pool}: {}; replace the device before it fails: forebay help flash-life",
             concerns.join("; ")
         );
-        self.hub.raise(key, Severity::Warning, &message);
+        self.hub().raise(key, Severity::Warning, &message);
     }
 
-    /// Returns the known state of a device's flash.
+    /// Returns the known state of a device's flash, for a pool whose devices have this rating.
     pub(super) fn flash_info(
         &self,
-        pool: &str,
+        rating: Option<Endurance>,
         (path, size_bytes): (&Path, u64),
         written: &WrittenBytes,
         since: Duration,
     ) -> FlashInfo {
-        let rating = self.running().config.pools.get(pool).and_then(|config| {
-            let rating = PoolTunables::new(&config.settings).endurance_rating?;
-            Some(rating)
-        });
-        let mut wear = lock(&self.wear);
+        let mut wear = self.wear();
         wear.want();
         let Found { wear: disks, unknown } = wear.of(path).cloned().unwrap_or_default();
         let (now, total) = (SystemTime::now(), written.total());
@@ -179,7 +178,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_worn_disk_raises_an_alarm_and_each_device_tells_of_its_flash() {
+    fn worn_disk_raises_an_alarm() {
         let folder = tempfile::tempdir().unwrap();
         let service = start(folder.path(), Arc::default(), "auto");
         let flash = || service.pool_info("a").unwrap().devices.remove(0).flash.unwrap();

@@ -4,80 +4,25 @@
 //! between steps whether it should stop. The engine destages dirty blocks; a job only requests it
 //! and monitors progress.
 
+use super::Service;
+use super::errors::{not_in_file, stopped};
+use super::job_table::{End, LOOK};
+use super::pool_query::ask;
 use super::saving::{self, detached_text};
-use super::{Service, lock};
+use super::volume_use::await_unused;
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent};
-use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, Left, Phase, Report};
+use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
 use forebay_admin::size::ByteSize;
 use forebay_admin::{AdminError, DetachHow, MessageId};
 use forebay_core::Drain;
 use forebay_format::BLOCK_BYTES;
-use forebay_pool::{Claims, Destaging, MayWait, Pool, PoolHandle, Promise, Rebuilding, Scrubbed, Users};
+use forebay_pool::{Claims, Destaging, Pool, PoolHandle, Promise, Rebuilding, Scrubbed};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Interval at which a job updates its progress.
-pub(super) const LOOK: Duration = Duration::from_millis(100);
-/// Time limit for the users of a volume to disconnect, and the polling interval.
-const GOING_WITHIN: Duration = Duration::from_secs(1);
-const GOING_LOOK: Duration = Duration::from_millis(20);
 /// Resolution of the engine's age of dirty data.
 const AGE_RESOLUTION: Duration = Duration::from_secs(2);
-
-/// Threads of jobs.
-#[derive(Debug, Default)]
-pub(super) struct Work {
-    pub(super) stopping: bool,
-    /// A successor is taking over, or has taken over: this process makes no changes and starts no
-    /// jobs.
-    pub(super) passed_on: bool,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Work {
-    pub(super) fn check_not_passed_on(&self) -> Result<(), AdminError> {
-        if !self.passed_on {
-            return Ok(());
-        }
-        let what = "another process is taking over from this one";
-        Err(AdminError::new(MessageId::DaemonPassedOn, what, "try again: it answers"))
-    }
-}
-
-/// Reason why a job ends early.
-pub(super) enum End {
-    /// The job was cancelled, or its deadline has passed.
-    Stopped,
-    /// The job failed.
-    Failed(MessageId, String),
-}
-
-impl End {
-    /// Returns the reason as text.
-    pub(super) fn reason(&self) -> &str {
-        match self {
-            Self::Stopped => "it was ended early",
-            Self::Failed(_, reason) => reason,
-        }
-    }
-
-    /// Returns the message ID, for scripts.
-    pub(super) fn id(&self) -> MessageId {
-        match self {
-            Self::Stopped => MessageId::JobStopped,
-            Self::Failed(id, _) => *id,
-        }
-    }
-}
-
-impl From<AdminError> for End {
-    fn from(error: AdminError) -> Self {
-        let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
-        Self::Failed(error.id, format!("{}{hint}", error.what))
-    }
-}
 
 /// Condition that completes a drain.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -102,48 +47,15 @@ fn not_writable(volume: &str, why: &str) -> End {
     )
 }
 
-/// The change was made, but writing it into the configuration failed.
-pub(super) fn not_in_file(so: &str, error: AdminError) -> AdminError {
-    let what = format!("{so}, but the configuration file has the old state: {}", error.what);
-    AdminError { what, ..error }
-}
-
 impl Service {
     /// Starts jobs when their turn comes; returns when the daemon stops.
     pub(super) fn begin_jobs(self: Arc<Self>) {
-        loop {
-            self.note_job_numbers();
-            let open = self.jobs.list(&JobFilter::default()).iter().any(|job| !job.state.is_final());
-            {
-                let work = lock(&self.work);
-                if work.stopping {
-                    return;
+        while let Some(due) = self.jobs.next() {
+            for (id, spec) in due {
+                let (service, of) = (Arc::clone(&self), spec.clone());
+                if !self.jobs.spawn(id, move || service.run_job(id, &of)) {
+                    self.not_begun(&spec);
                 }
-                // Deadlines can expire at any time, so open jobs need polling; without open jobs
-                // the thread sleeps.
-                let timeout = if open { LOOK } else { Duration::from_secs(3600) };
-                let waited = self.work_changed.wait_timeout(work, timeout);
-                drop(waited);
-            }
-            for (id, spec) in self.jobs.runnable() {
-                if self.jobs.begin(id) {
-                    self.spawn_job(id, spec);
-                }
-            }
-        }
-    }
-
-    fn spawn_job(self: &Arc<Self>, id: JobId, spec: JobSpec) {
-        let (service, of) = (Arc::clone(self), spec.clone());
-        let run = move || service.run_job(id, &of);
-        let mut work = lock(&self.work);
-        work.threads.retain(|thread| !thread.is_finished());
-        match std::thread::Builder::new().name(format!("job-{id}")).spawn(run) {
-            Ok(thread) => work.threads.push(thread),
-            Err(error) => {
-                drop(work);
-                self.jobs.fail(id, MessageId::DaemonNoThread, format!("cannot start a thread: {error}"));
-                self.not_begun(&spec);
             }
         }
     }
@@ -151,30 +63,14 @@ impl Service {
     /// Handles a job that ended before its first step: undoes the preparations made when it was
     /// requested.
     fn not_begun(&self, spec: &JobSpec) {
-        self.forget_recordings();
+        self.jobs.forget_recordings();
         match (spec.kind, self.handle(&spec.pool)) {
             (JobKind::Replace, Ok(handle)) => self.undo_copy(&spec.pool, &handle),
-            (JobKind::Rebuild, Ok(_)) => self.emit(super::ServiceEvent::Problem(
+            (JobKind::Rebuild, Ok(_)) => self.telemetry.emit(super::ServiceEvent::Problem(
                 MessageId::DaemonNoThread,
                 format!("pool {} is rebuilt without a job", spec.pool),
             )),
             _ => {}
-        }
-    }
-
-    /// Requests job threads to end.
-    pub(super) fn stop_jobs(&self) {
-        lock(&self.work).stopping = true;
-        self.work_changed.notify_all();
-    }
-
-    /// Waits for the threads of jobs; abandons one that hangs.
-    pub(super) fn await_jobs(&self, within: Duration) {
-        let until = Instant::now() + within;
-        for thread in std::mem::take(&mut lock(&self.work).threads) {
-            while !thread.is_finished() && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(5));
-            }
         }
     }
 
@@ -190,15 +86,13 @@ impl Service {
         let mut undone = false;
         loop {
             if let Some(answer) = promise.try_wait(LOOK) {
-                let result = answer.ok_or_else(|| {
-                    End::Failed(MessageId::PoolStopped, "the pool stopped meanwhile".into())
-                })?;
+                let result = answer.ok_or_else(stopped)?;
                 return if undone && result.is_err() { Err(End::Stopped) } else { Ok(result) };
             }
-            if lock(&self.work).stopping {
+            if self.jobs.is_stopping() {
                 return Err(End::Stopped);
             }
-            if self.jobs.should_stop(id) && !std::mem::replace(&mut undone, true) {
+            if self.jobs.is_ended(id) && !std::mem::replace(&mut undone, true) {
                 handle.order(undo.clone());
             }
         }
@@ -220,23 +114,7 @@ impl Service {
             JobKind::Remove { erase } => self.remove(id, &spec.pool, erase, spec.force),
             JobKind::Export { drain } => self.export(id, &spec.pool, drain, spec.force),
         };
-        match result {
-            Ok(()) => self.jobs.finish(id),
-            Err(End::Failed(about, reason)) => self.jobs.fail(id, about, reason),
-            Err(End::Stopped) if self.jobs.should_stop(id) => self.jobs.stopped(id),
-            Err(End::Stopped) => {
-                self.jobs.fail(
-                    id,
-                    MessageId::JobStopped,
-                    "the daemon was stopped; start it again and repeat the command",
-                );
-            }
-        }
-        self.work_changed.notify_all();
-    }
-
-    pub(super) fn should_stop(&self, id: JobId) -> bool {
-        self.jobs.should_stop(id) || lock(&self.work).stopping
+        self.jobs.end(id, result);
     }
 
     // --- draining
@@ -247,8 +125,8 @@ impl Service {
         self.set_drain(&handle, volume, Drain::Full)?;
         let result = self.watch_drain(id, &handle, volume, until);
         let drains = |kind| matches!(kind, JobKind::Flush | JobKind::ModeChange(_));
-        let others = self.jobs.list(&JobFilter::default()).into_iter().any(|job| {
-            let is_other = job.id != id && !job.state.is_final() && drains(job.spec.kind);
+        let others = self.jobs.open().into_iter().any(|job| {
+            let is_other = job.id != id && drains(job.spec.kind);
             is_other && job.spec.volume.as_deref() == Some(volume)
         });
         if !others {
@@ -259,7 +137,7 @@ impl Service {
 
     fn set_drain(&self, handle: &PoolHandle, volume: &str, drain: Drain) -> Result<(), AdminError> {
         let volume = volume.to_owned();
-        Self::ask(handle, move |pool| pool.set_drain(&volume, drain))?
+        ask(handle, move |pool| pool.set_drain(&volume, drain))?
     }
 
     /// Waits until a drain is done, and reports its progress.
@@ -272,12 +150,12 @@ impl Service {
     ) -> Result<(), End> {
         let mut failures_before = None;
         loop {
-            if self.should_stop(id) {
+            if self.jobs.should_stop(id) {
                 return Err(End::Stopped);
             }
             let name = volume.to_owned();
             let Destaging { report, failures, not_permitted, nameless } =
-                Self::ask(handle, move |pool| pool.destage_of(&name))??;
+                ask(handle, move |pool| pool.destage_of(&name))??;
             // Data destaged now would be lost with the unlinked file.
             if let Some(error) = nameless.filter(|_| until != Until::Saved) {
                 return Err(error.into());
@@ -314,38 +192,11 @@ impl Service {
         }
     }
 
-    /// Waits briefly for clients that are about to disconnect: when a client closes its connection
-    /// or file, the daemon learns of it a moment later.
-    ///
-    /// While the returned claims exist, the volume's block devices cannot be mounted.
-    ///
-    /// # Errors
-    /// The clients that still use the volume.
-    pub(super) fn await_unused(handle: &PoolHandle, volume: &str) -> Result<Claims, Users> {
-        let until = Instant::now() + GOING_WITHIN;
-        loop {
-            let name = volume.to_owned();
-            // A pool that does not answer reports that when it receives the change itself.
-            let asked = Self::ask(handle, move |pool| (pool.users(&name), pool.block_devices(&name)));
-            let (mut users, devices) = asked.unwrap_or_default();
-            if users.is_empty() {
-                match Users::of_devices(&MayWait::here(), &devices) {
-                    Ok(claims) => return Ok(claims),
-                    Err(of_devices) => users = of_devices,
-                }
-            }
-            if Instant::now() >= until {
-                return Err(users);
-            }
-            std::thread::sleep(GOING_LOOK);
-        }
-    }
-
     /// Fails if blocks of the volume are lost: otherwise the drain wrote back everything.
     fn nothing_lost(&self, volume: &str) -> Result<(), End> {
         let (pool, handle) = self.pool_of(volume)?;
         let name = volume.to_owned();
-        let lost = Self::ask(&handle, move |pool| pool.loss_of(&name))??;
+        let lost = ask(&handle, move |pool| pool.loss_of(&name))??;
         if lost.bytes == 0 {
             return Ok(());
         }
@@ -363,20 +214,16 @@ impl Service {
         ))
     }
 
-    pub(super) fn phase(&self, id: JobId, phase: Phase) {
-        self.jobs.report(id, Report { left: Left::Unknown, phase, limited_by: None, errors: 0 });
-    }
-
     // --- operations that drain
 
     /// Destages the dirty blocks of a volume that is being detached, and prevents new ones.
     fn drain_to_detach(&self, id: JobId, handle: &PoolHandle, volume: &str, until: Until) -> Result<(), End> {
         let name = volume.to_owned();
-        Self::ask(handle, move |pool| pool.begin_draining(&name))??;
+        ask(handle, move |pool| pool.begin_draining(&name))??;
         let drained = self.watch_drain(id, handle, volume, until);
         if drained.is_err() {
             let name = volume.to_owned();
-            Self::ask(handle, move |pool| pool.end_draining(&name))?;
+            ask(handle, move |pool| pool.end_draining(&name))?;
         }
         drained
     }
@@ -386,7 +233,7 @@ impl Service {
         let (name, force, save_to) = (volume.to_owned(), spec.force, spec.save_to.as_deref());
         let has_it = || {
             let served = volume.to_owned();
-            Self::ask(&handle, move |pool| pool.find(&served).is_some())
+            ask(&handle, move |pool| pool.find(&served).is_some())
         };
         let drains = how == DetachHow::Drain && has_it()?;
         if save_to.is_none() && has_it()? {
@@ -417,16 +264,16 @@ impl Service {
             DetachHow::Keep => forebay_core::DetachHow::Keep,
             DetachHow::Discard => forebay_core::DetachHow::Discard,
         };
-        self.phase(id, Phase::Applying);
+        self.jobs.phase(id, Phase::Applying);
         let mut claims = Claims::new();
         if !force {
             // A client may have connected during the drain, and a client that is disconnecting gets
             // a moment more. The pool makes the final check, except for block devices: nothing can
             // open those while they are claimed.
-            match Self::await_unused(&handle, volume) {
+            match await_unused(&handle, volume) {
                 Ok(unused) => claims = unused,
                 Err(users) if users.are_of_devices() => {
-                    Self::ask(&handle, move |pool| pool.end_draining(&name))?;
+                    ask(&handle, move |pool| pool.end_draining(&name))?;
                     return Err(users.refuse("detach", volume).into());
                 }
                 Err(_) => {}
@@ -440,7 +287,7 @@ impl Service {
             Some(to) => self.detach_saving(id, &handle, (volume, Path::new(to)), force, claims),
             None => {
                 let detach = move |pool: &mut Pool| pool.detach(&name, engine_how, force, claims);
-                let promise = Self::ask(&handle, detach)?;
+                let promise = ask(&handle, detach)?;
                 self.await_change(id, &handle, promise, undo.clone()).and_then(|ended| Ok(ended?))
             }
         };
@@ -461,13 +308,13 @@ impl Service {
 
     /// Removes a volume that is not attached.
     fn detach_absent(&self, id: JobId, pool: &str, volume: &str, how: DetachHow) -> Result<(), End> {
-        self.phase(id, Phase::Applying);
+        self.jobs.phase(id, Phase::Applying);
         let handle = &*self.handle(pool)?;
         let name = volume.to_owned();
-        let absent = Self::ask(handle, |pool| pool.absent())?.into_iter().find(|absent| absent.name == name);
+        let absent = ask(handle, |pool| pool.absent())?.into_iter().find(|absent| absent.name == name);
         let ahead = absent.as_ref().filter(|absent| absent.is_ahead());
         // A configured volume that stays in the cache is handled as if it were attached.
-        let keeps = how == DetachHow::Keep && self.running().config.volumes.contains_key(volume);
+        let keeps = how == DetachHow::Keep && self.catalog.has_volume(volume);
         if let Some(ahead) = ahead.filter(|_| how != DetachHow::Discard && !keeps) {
             let (what, way_out) = (ahead.ahead(), self.way_out(absent.as_ref(), pool));
             return Err(End::Failed(
@@ -477,10 +324,8 @@ impl Service {
         }
         let is_ahead = ahead.is_some();
         if absent.is_some() && how != DetachHow::Keep {
-            let promise = Self::ask(handle, move |pool| pool.discard_absent(&name))?;
-            promise.wait().unwrap_or_else(|| {
-                Err(AdminError::new(MessageId::PoolStopped, "the pool stopped meanwhile", ""))
-            })?;
+            let promise = ask(handle, move |pool| pool.discard_absent(&name))?;
+            promise.wait().ok_or_else(stopped)??;
         }
         self.forget_volume(volume, how)?;
         let message = match (is_ahead, how) {
@@ -497,11 +342,11 @@ impl Service {
     }
 
     fn resize(&self, id: JobId, volume: &str, bytes: u64, force: bool) -> Result<(), End> {
-        self.phase(id, Phase::Applying);
+        self.jobs.phase(id, Phase::Applying);
         let (_, handle) = self.pool_of(volume)?;
         let name = volume.to_owned();
         let there = self.store_bytes(&handle, volume)?;
-        let promise = Self::ask(&handle, move |pool| pool.resize(&name, bytes, there, force))?;
+        let promise = ask(&handle, move |pool| pool.resize(&name, bytes, there, force))?;
         self.await_change(id, &handle, promise, |_| ())??;
         let so = format!("{volume} has {} now", ByteSize(bytes));
         Ok(self.note_size(volume, bytes, bytes == there).map_err(|error| not_in_file(&so, error))?)
@@ -529,27 +374,27 @@ impl Service {
     /// Reduces the part of the last device that a pool uses, possibly to nothing. Does not change
     /// the configuration.
     pub(super) fn shrink_to(&self, id: JobId, handle: &PoolHandle, bytes: u64) -> Result<(), End> {
-        self.phase(id, Phase::Draining);
-        let promise = Self::ask(handle, move |pool| pool.shrink(bytes))?;
+        self.jobs.phase(id, Phase::Draining);
+        let promise = ask(handle, move |pool| pool.shrink(bytes))?;
         let result = loop {
             match promise.try_wait(LOOK) {
                 Some(result) => break result,
-                None if self.should_stop(id) => Self::ask(handle, |pool| pool.cancel_resize())??,
+                None if self.jobs.should_stop(id) => ask(handle, |pool| pool.cancel_resize())??,
                 None => {}
             }
         };
         match result {
             Some(Ok(())) => Ok(()),
-            Some(Err(_)) if self.should_stop(id) => Err(End::Stopped),
+            Some(Err(_)) if self.jobs.should_stop(id) => Err(End::Stopped),
             Some(Err(error)) => Err(error.into()),
-            None => Err(End::Failed(MessageId::PoolStopped, "the pool stopped meanwhile".into())),
+            None => Err(stopped().into()),
         }
     }
 
     fn scrub(&self, id: JobId, pool: &str, bytes_per_s: u64) -> Result<(), End> {
         let handle = self.handle(pool)?;
         let begin = move |pool: &mut forebay_pool::Pool| (pool.scrub(bytes_per_s), pool.scrub_progress());
-        let (promise, mut progress) = Self::ask(&handle, begin)?;
+        let (promise, mut progress) = ask(&handle, begin)?;
         let result = loop {
             if let Some(report) = progress {
                 let left = report.total_blocks.saturating_sub(report.checked_blocks);
@@ -558,16 +403,15 @@ impl Service {
             if let Some(result) = promise.try_wait(LOOK) {
                 break result;
             }
-            if self.should_stop(id) {
-                Self::ask(&handle, |pool| pool.cancel_scrub())?;
+            if self.jobs.should_stop(id) {
+                ask(&handle, |pool| pool.cancel_scrub())?;
             }
-            progress = Self::ask(&handle, |pool| pool.scrub_progress())?;
+            progress = ask(&handle, |pool| pool.scrub_progress())?;
         };
-        let Scrubbed { report, complete, lost } = result
-            .ok_or_else(|| End::Failed(MessageId::PoolStopped, "the pool stopped meanwhile".into()))??;
+        let Scrubbed { report, complete, lost } = result.ok_or_else(stopped)??;
         self.compared(id, 0, report.damaged_blocks);
         match complete {
-            false if self.should_stop(id) => Err(End::Stopped),
+            false if self.jobs.should_stop(id) => Err(End::Stopped),
             false => Err(End::Failed(
                 MessageId::Event(EventKind::CacheFailed),
                 "the cache failed meanwhile".into(),
@@ -600,7 +444,7 @@ impl Service {
         let handle = self.handle(pool)?;
         let mut cancelled = false;
         loop {
-            let (left, phase) = match Self::ask(&handle, |pool| pool.rebuild_progress())? {
+            let (left, phase) = match ask(&handle, |pool| pool.rebuild_progress())? {
                 Rebuilding::Whole => return Ok(()),
                 Rebuilding::Ended if cancelled => return Err(End::Stopped),
                 Rebuilding::Ended => {
@@ -613,10 +457,10 @@ impl Service {
                 Rebuilding::Left(left) => (left, Phase::Copying),
             };
             self.jobs.report(id, Report { left: Left::All(left), phase, limited_by: None, errors: 0 });
-            if !cancelled && self.jobs.should_stop(id) {
+            if !cancelled && self.jobs.is_ended(id) {
                 cancelled = true;
-                Self::ask(&handle, |pool| pool.cancel_rebuild())?;
-            } else if lock(&self.work).stopping {
+                ask(&handle, |pool| pool.cancel_rebuild())?;
+            } else if self.jobs.is_stopping() {
                 return Err(End::Failed(
                     MessageId::JobStopped,
                     "the daemon was stopped; its next start begins the rebuild again".into(),
@@ -627,7 +471,7 @@ impl Service {
     }
 
     fn remove(&self, id: JobId, pool: &str, erase: bool, force: bool) -> Result<(), End> {
-        self.phase(id, Phase::Applying);
+        self.jobs.phase(id, Phase::Applying);
         Ok(self.close_pool(pool, erase, force)?)
     }
 }

@@ -29,12 +29,31 @@ mod wire;
 pub(crate) use predecessor::Successor;
 pub(crate) use successor::Predecessor;
 
+use forebay_admin::{AdminError, UpgradeBegun};
+use forebay_config::{Config, ConfigFile};
+use forebay_pool::PromiseSender;
+use forebay_pool::handover::HandoverSockets;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
+/// Destination of the answer to a request for an upgrade.
+pub(crate) type UpgradeAnswer = PromiseSender<Result<UpgradeBegun, AdminError>>;
+/// Requests an upgrade.
+pub(crate) type Upgrader = Box<dyn Fn(UpgradeAnswer) + Send + Sync>;
+
+/// State that a service leaves behind after the handover.
+pub(crate) struct HandoverState {
+    pub(crate) sockets: HandoverSockets,
+    /// Why a successor cannot have the pools: one is not closed, so its devices are not free.
+    pub(crate) unclosed: Option<String>,
+    /// The configuration with live changes, regardless of the present file.
+    pub(crate) config: Config,
+    pub(crate) file: Option<ConfigFile>,
+}
+
 /// The volumes and sockets that a predecessor has served, and its successor must serve too.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Duties {
+pub(crate) struct HandoverManifest {
     /// Volumes.
     pub(crate) volumes: BTreeSet<String>,
     /// The service manager passed the sockets, so the daemon must not remove their files.

@@ -1,9 +1,9 @@
 //! The running daemon's side: it starts its successor, hands everything over to it, and takes it
 //! back if that fails.
 
-use super::Duties;
+use super::HandoverManifest;
 use super::wire::{Message, PROTOCOL, Wire, WireError};
-use forebay_pool::handover::Inheritance;
+use forebay_pool::handover::HandoverSockets;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -86,14 +86,14 @@ impl Successor {
     ///
     /// # Errors
     /// The successor does not serve. Once this value is dropped, its process has ended.
-    pub(crate) fn pass(&self, inheritance: &Inheritance, duties: Duties) -> Result<(), Failed> {
-        for listener in &inheritance.listeners {
+    pub(crate) fn pass(&self, sockets: &HandoverSockets, manifest: HandoverManifest) -> Result<(), Failed> {
+        for listener in &sockets.listeners {
             self.wire.pass_listener(listener)?;
         }
-        for guest in &inheritance.guests {
+        for guest in &sockets.guests {
             self.wire.pass_guest(guest)?;
         }
-        self.wire.send_message(&Message::Open(duties))?;
+        self.wire.send_message(&Message::Open(manifest))?;
         match self.wire.receive(READY_WITHIN)?.message {
             Message::Ready => Ok(()),
             Message::Failed(why) => Err(Failed::GaveUp(why)),

@@ -1,9 +1,9 @@
 //! The successor's side: it receives everything from its predecessor, opens it, and continues once
 //! permitted.
 
-use super::Duties;
+use super::HandoverManifest;
 use super::wire::{Message, PROTOCOL, Socket, Wire, WireError};
-use forebay_pool::handover::Inheritance;
+use forebay_pool::handover::HandoverSockets;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -34,15 +34,15 @@ impl Predecessor {
     ///
     /// # Errors
     /// The predecessor has ended, or continues by itself.
-    pub(crate) fn hello(&self) -> Result<(Inheritance, Duties), WireError> {
+    pub(crate) fn hello(&self) -> Result<(HandoverSockets, HandoverManifest), WireError> {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         self.wire.send_message(&Message::Hello { protocol: PROTOCOL, version })?;
-        let mut inheritance = Inheritance::default();
+        let mut sockets = HandoverSockets::default();
         loop {
             match self.wire.receive(PASS_WITHIN)?.into_socket()? {
-                Socket::Listener(listener) => inheritance.listeners.push(listener),
-                Socket::Guest(guest) => inheritance.guests.push(guest),
-                Socket::None(Message::Open(duties)) => return Ok((inheritance, duties)),
+                Socket::Listener(listener) => sockets.listeners.push(listener),
+                Socket::Guest(guest) => sockets.guests.push(guest),
+                Socket::None(Message::Open(manifest)) => return Ok((sockets, manifest)),
                 Socket::None(message) => return Err(WireError::Unclear(format!("unexpected {message:?}"))),
             }
         }

@@ -4,7 +4,7 @@
 //! A message is JSON, to which later versions may add fields, then a line feed and, for a
 //! connection, the unread bytes. Each socket is sent with the message about it, one per message.
 
-use super::Duties;
+use super::HandoverManifest;
 use forebay_export::nbd::handshake::Contexts;
 use forebay_export::nbd::reply::Replier;
 use forebay_export::uri::Endpoint;
@@ -65,7 +65,7 @@ pub(super) enum Message {
         contexts: [bool; 2],
     },
     /// End of the sockets; the pools are closed.
-    Open(Duties),
+    Open(HandoverManifest),
     /// The successor serves everything, and waits for `GoOn`.
     Ready,
     /// The successor cannot take over, and ends.
@@ -248,7 +248,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(5);
 
     #[test]
-    fn a_connection_arrives_with_what_it_has_unread() {
+    fn connection_arrives_with_unread_bytes() {
         let (ours, theirs) = Wire::pair().unwrap();
         let theirs = Wire::over(theirs).unwrap();
         let (mut client, served) = UnixStream::pair().unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_a_silence_and_nonsense_are_told_apart() {
+    fn end_silence_and_garbage_differ() {
         let (ours, theirs) = Wire::pair().unwrap();
         let theirs = Wire::over(theirs).unwrap();
         assert_eq!(ours.receive(Duration::from_millis(1)).unwrap_err(), WireError::Late(0));

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_disk_it_is_said() {
+    fn missing_disk_is_reported() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let sys = tempfile::tempdir().unwrap();
         assert!(below(file.path(), sys.path()).unwrap_err().contains("not on a block device"));

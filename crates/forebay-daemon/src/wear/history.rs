@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_need_as_much_time_as_they_speak_of() {
+    fn rates_need_their_full_time_span() {
         let (mut history, device) = (History::default(), Path::new("/dev/nvme0n1"));
         for tens in 0..=18 {
             assert!(history.is_due(minute(10 * tens)));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_is_opened_again_counts_on_over_restarts_and_kills() {
+    fn written_bytes_survive_restarts() {
         let (folder, device) = (tempfile::tempdir().unwrap(), Path::new("/dev/nvme0n1"));
         let mut history = History::default();
         history.note(minute(0), &of(device, 500));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_stops_nothing() {
+    fn clock_set_back_stops_nothing() {
         let (mut history, device) = (History::default(), Path::new("/dev/nvme0n1"));
         history.note(minute(1000), &of(device, 500));
         assert!(history.is_due(minute(10)));

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn disks_are_asked_seldom_unless_somebody_looks() {
+    fn disks_are_queried_often_only_on_demand() {
         let (mut wear, start) = (Wear::default(), Instant::now());
         assert!(wear.is_due(start));
         wear.answered(start, BTreeMap::new());
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_on_no_disk_says_so() {
+    fn file_on_no_disk_is_reported() {
         let found = ask(&Smartctl::of_system(), Path::new("/proc/self/stat"));
         assert!(found.wear.is_empty() && found.unknown.is_some(), "{found:?}");
     }

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rating_and_what_was_written_give_years() {
+    fn rating_and_written_bytes_give_years() {
         let (words, days) = left(rate(100), &disk(3, Some(50 * TB)), Some(600 * TB));
         assert_eq!(days, Some(5500));
         assert_eq!(words, "15.1 years at the rate of the last day, by endurance_rating");
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rating_the_device_says_it() {
+    fn device_wear_replaces_a_missing_rating() {
         let (words, days) = left(rate(100), &disk(10, Some(50 * TB)), None);
         assert_eq!(days, Some(4500));
         assert!(words.contains("12.3 years") && words.contains("the 10 % of its life"), "{words}");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_told() {
+    fn unknown_wear_gives_a_reason() {
         for (rate, wear, rated, says) in [
             (rate(100), &disk(0, Some(TB))[..], None, "less than 1 %"),
             (rate(100), &[], None, "set endurance_rating"),

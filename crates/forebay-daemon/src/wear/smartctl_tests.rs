@@ -7,7 +7,7 @@ fn read(text: &str, code: i32) -> Result<WearInfo, String> {
 }
 
 #[test]
-fn an_nvme_disk_has_it_in_its_log() {
+fn nvme_wear_is_read_from_the_log() {
     let wear = read(include_str!("recorded/nvme.json"), 0).unwrap();
     assert_eq!(wear.model, "Samsung SSD 980 PRO 1TB");
     assert_eq!((wear.used_pct, wear.spare_pct, wear.spare_least_pct), (Some(3), Some(100), Some(10)));
@@ -16,7 +16,7 @@ fn an_nvme_disk_has_it_in_its_log() {
 }
 
 #[test]
-fn a_worn_nvme_disk_is_of_concern() {
+fn worn_nvme_disk_raises_a_concern() {
     let wear = read(include_str!("recorded/nvme-worn.json"), 8).unwrap();
     assert_eq!(wear.used_pct, Some(107), "it may be more than 100");
     assert!(wear.failing);
@@ -33,7 +33,7 @@ fn a_worn_nvme_disk_is_of_concern() {
 }
 
 #[test]
-fn sata_disks_have_it_in_statistics_or_in_attributes() {
+fn sata_wear_is_in_statistics_or_attributes() {
     let wear = read(include_str!("recorded/sata-devstat.json"), 0).unwrap();
     assert_eq!((wear.used_pct, wear.written_bytes), (Some(12), Some(98_765_432_100 * 512)));
     // Old errors in its log do not make it unreadable.
@@ -43,14 +43,14 @@ fn sata_disks_have_it_in_statistics_or_in_attributes() {
 }
 
 #[test]
-fn a_sas_disk_has_an_indicator() {
+fn sas_wear_is_read_from_the_indicator() {
     let wear = read(include_str!("recorded/sas.json"), 0).unwrap();
     assert_eq!((wear.used_pct, wear.written_bytes), (Some(1), Some(45_678_900_000_000)));
     assert_eq!(wear.model, "HPE EO001600JWTBU");
 }
 
 #[test]
-fn what_cannot_be_read_is_said() {
+fn unreadable_answer_is_reported() {
     let denied = read(include_str!("recorded/denied.json"), 2).unwrap_err();
     assert!(denied.contains("Permission denied") && denied.contains("CAP_SYS_RAWIO"), "{denied}");
     let virtual_disk = read(include_str!("recorded/virtio.json"), 2).unwrap_err();
@@ -80,7 +80,7 @@ fn stand_in(script: &str) -> (tempfile::TempDir, Smartctl) {
 }
 
 #[test]
-fn the_program_is_run_with_the_disk_and_may_misbehave() {
+fn misbehaving_smartctl_is_bounded() {
     let disk = Path::new("/dev/nvme0n1");
     let (folder, smartctl) =
         stand_in("echo \"$@\" >\"$(dirname \"$0\")/asked\"; cat \"$(dirname \"$0\")/json\"; exit 64");

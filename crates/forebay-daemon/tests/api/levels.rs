@@ -45,7 +45,7 @@ fn changes() -> Vec<(String, String)> {
 }
 
 #[test]
-fn who_may_look_changes_nothing() {
+fn reader_cannot_change_anything() {
     let stage = stage();
     let before = call(&stage, OPERATE, "GET", "/v1/volumes", "").json();
     for (method, path) in changes() {
@@ -67,7 +67,7 @@ fn who_may_look_changes_nothing() {
 }
 
 #[test]
-fn one_token_for_both_levels_is_refused_and_not_told() {
+fn equal_tokens_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = options(&folder);
     let mut tcp = tcp_options(folder.path(), OPERATE, 0o600);
@@ -93,7 +93,7 @@ fn call_as(stage: &Stage, uid: &str, gid: &str, groups: &str, method: &str, path
 }
 
 #[test]
-fn users_of_the_socket_have_the_level_that_they_were_given() {
+fn socket_users_have_their_level() {
     if !rustix_is_root() {
         return eprintln!("not root: other users cannot be tried");
     }

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 #[test]
-fn what_is_not_understood_is_a_problem_in_the_same_form() {
+fn every_error_is_a_problem_document() {
     let stage = Stage::new();
     stage.call("GET", "/v2", "").problem(404, "not-found");
     stage.call("GET", "/v1/volumes/%ff", "").problem(400, "invalid");
@@ -49,7 +49,7 @@ fn large_bodies_and_headers_are_refused() {
 }
 
 #[test]
-fn one_client_too_many_is_told() {
+fn excess_client_is_refused() {
     let stage = Stage::with(|options| options.limits.connections_max = 2);
     let (_silent, mut halting) = (connect(&stage.socket), connect(&stage.socket));
     halting.write_all(b"GET /v1/daemon HT").unwrap();
@@ -74,7 +74,7 @@ fn slow_clients_lose_their_connection() {
 /// A client that keeps sending requests and never reads fills its socket, and its connection is
 /// closed.
 #[test]
-fn a_client_that_does_not_read_loses_its_connection() {
+fn client_that_does_not_read_is_closed() {
     let stage = Stage::with(|options| options.limits.write_timeout = Duration::from_millis(300));
     let mut stream = connect(&stage.socket);
     stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -85,7 +85,7 @@ fn a_client_that_does_not_read_loses_its_connection() {
 }
 
 #[test]
-fn the_socket_has_its_mode_and_goes_away() {
+fn socket_has_its_mode_and_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = options(&folder);
     options.socket_permissions.mode = 0o600;

@@ -5,7 +5,7 @@ use super::*;
 use std::path::Path;
 
 #[test]
-fn the_document_in_docs_is_the_one_that_is_served() {
+fn served_openapi_equals_the_one_in_docs() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operate/openapi.json");
     let document = serde_json::to_string_pretty(&forebay_daemon::api::document()).unwrap() + "\n";
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -22,7 +22,7 @@ fn the_document_in_docs_is_the_one_that_is_served() {
 }
 
 #[test]
-fn every_reference_in_the_document_leads_somewhere() {
+fn every_openapi_reference_resolves() {
     let document = forebay_daemon::api::document();
     let text = document.to_string();
     let references = text.split("\"$ref\":\"#").skip(1).map(|rest| rest.split('"').next().unwrap());

@@ -38,7 +38,7 @@ fn daemon_reload_statistics() {
 }
 
 #[test]
-fn pools_live_and_die() {
+fn pools_are_created_and_removed() {
     let stage = Stage::new();
     let made =
         stage.call("POST", "/v1/pools", r#"{"name": "p", "devices": [{"path": "/dev/a", "size": "1GiB"}]}"#);
@@ -75,7 +75,7 @@ fn pools_live_and_die() {
 }
 
 #[test]
-fn volumes_live_and_die() {
+fn volumes_are_attached_and_detached() {
     let stage = Stage::new();
     let made = stage.call("POST", "/v1/volumes", r#"{"name": "v.1", "backing": "file:/srv/v"}"#);
     assert_eq!((made.status, made.header("location")), (201, "/v1/volumes/v.1"));
@@ -187,7 +187,7 @@ fn waiting_for_jobs_takes_no_threads() {
 }
 
 #[test]
-fn events_stream_and_alarms_are_acknowledged() {
+fn events_stream_and_alarms_acknowledge() {
     use forebay_admin::events::{AlarmKey, EventKind, Severity};
     let stage = Stage::new();
     let services = stage.fake.services();

@@ -34,7 +34,7 @@ fn with_tcp(change: impl FnOnce(&mut TcpOptions)) -> Stage {
 }
 
 #[test]
-fn nothing_is_done_without_the_token() {
+fn requests_without_token_are_refused() {
     let stage = with_tcp(|_| {});
     let right = format!("Authorization: Bearer {TOKEN}\r\n");
     assert_eq!(call(&stage, "/v1/daemon", &right).status, 200);
@@ -57,7 +57,7 @@ fn nothing_is_done_without_the_token() {
 }
 
 #[test]
-fn strangers_do_not_lock_out_who_has_the_token() {
+fn token_works_despite_open_strangers() {
     let stage = Stage::with(|options| {
         let folder = options.socket.parent().unwrap();
         options.tcp = Some(tcp_options(folder, &format!("{TOKEN}\n"), 0o600));
@@ -108,7 +108,7 @@ fn refused(tcp: TcpOptions) -> String {
 }
 
 #[test]
-fn plaintext_beyond_loopback_and_bad_tokens_are_refused() {
+fn remote_plaintext_and_bad_token_fail() {
     let folder = tempfile::tempdir().unwrap();
     let tcp = |token: &str, mode| tcp_options(folder.path(), token, mode);
     for host in ["0.0.0.0", "::", "192.0.2.1"] {

@@ -27,7 +27,7 @@ fn tcp(stage: &Stage) -> TcpStream {
 }
 
 #[test]
-fn the_page_needs_no_token_and_what_it_shows_does() {
+fn page_is_open_and_its_data_needs_a_token() {
     let stage = with_tcp();
     for place in ["/", "/ui"] {
         let answer = call(tcp(&stage), &format!("GET {place}"), "");
@@ -58,7 +58,7 @@ fn the_page_needs_no_token_and_what_it_shows_does() {
 }
 
 #[test]
-fn what_a_browser_has_is_not_sent_again() {
+fn cached_page_is_not_sent_again() {
     let stage = Stage::new();
     let first = call(client::connect(&stage.socket), "GET /ui/style.css", "");
     let tag = first.header("etag");
@@ -73,7 +73,7 @@ fn what_a_browser_has_is_not_sent_again() {
 }
 
 #[test]
-fn there_is_nothing_else() {
+fn other_pages_are_not_found() {
     let stage = Stage::new();
     for path in
         ["/ui/nothing", "/ui/..", "/ui/%2e%2e%2fCargo.toml", "/ui/%2Fetc%2Fpasswd", "/ui/README.md", "/ui//"]
@@ -89,7 +89,7 @@ fn there_is_nothing_else() {
 }
 
 #[test]
-fn everything_at_once_and_what_may_be_done() {
+fn overview_has_all_state_and_permissions() {
     let stage = with_tcp();
     let overview = stage.call("GET", "/v1/overview", "").json();
     assert_eq!(overview["may_operate"], true);
@@ -101,7 +101,7 @@ fn everything_at_once_and_what_may_be_done() {
 }
 
 #[test]
-fn of_hundreds_of_alarms_the_gravest_are_told_first_and_all_are_counted() {
+fn overview_lists_the_gravest_alarms_first() {
     use forebay_admin::events::{AlarmKey, EventKind, Severity};
     let stage = Stage::new();
     let events = stage.fake.services().events;
@@ -119,7 +119,7 @@ fn of_hundreds_of_alarms_the_gravest_are_told_first_and_all_are_counted() {
 }
 
 #[test]
-fn pages_of_others_and_other_names_get_nothing() {
+fn foreign_pages_and_names_are_refused() {
     let stage = with_tcp();
     let authorized = format!("Authorization: Bearer {TOKEN}\r\n");
     for header in [

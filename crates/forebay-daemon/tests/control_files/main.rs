@@ -102,7 +102,7 @@ fn end(mut child: Child) -> (bool, String) {
 const HOLD: &str = "exec 2>&1; n=0; while exec {fd}<alarms; do n=$((n + 1)); done; echo $n; cat";
 
 #[test]
-fn a_user_holds_so_many_texts_and_others_can_look() {
+fn open_texts_are_limited_for_each_user() {
     let Some(m) = mounted() else { return };
     if !rustix::process::geteuid().is_root() {
         println!("skipped: another user can be had only as root");
@@ -160,7 +160,7 @@ fn values_are_files() {
 }
 
 #[test]
-fn tunables_are_written_and_refusals_have_a_reason() {
+fn written_tunables_apply_or_give_a_reason() {
     let Some(m) = mounted() else { return };
     let key = "volumes/db/config/dirty_high_pct";
     assert_eq!(m.read(key), "20\n");
@@ -201,7 +201,7 @@ fn rules_are_lines_and_commands() {
 }
 
 #[test]
-fn a_flush_blocks_its_writer_and_nobody_else() {
+fn flush_blocks_only_its_writer() {
     let Some(m) = mounted() else { return };
     // More than there are threads.
     let flushing: Vec<_> = (0..20).map(|_| m.flushing()).collect();
@@ -238,7 +238,7 @@ fn a_flush_blocks_its_writer_and_nobody_else() {
 }
 
 #[test]
-fn an_interrupt_ends_the_wait_and_not_the_job() {
+fn interrupt_ends_the_wait_not_the_job() {
     let Some(m) = mounted() else { return };
     // Not SIGINT: a shell starts background processes with it ignored, and so do their children.
     for signal in ["TERM", "KILL"] {
@@ -270,7 +270,7 @@ fn an_interrupt_ends_the_wait_and_not_the_job() {
 }
 
 #[test]
-fn a_thousand_cats_while_questions_are_slow() {
+fn slow_queries_do_not_block_other_readers() {
     let Some(m) = mounted() else { return };
     m.fake.change(|state| state.stuck = true);
     let slow: Vec<_> = (0..4)
@@ -292,7 +292,7 @@ fn a_thousand_cats_while_questions_are_slow() {
 }
 
 #[test]
-fn unmounting_ends_what_is_open() {
+fn unmount_ends_open_requests() {
     let Some(mut m) = mounted() else { return };
     let mut open = File::open(m.path.join("volumes/db/state")).unwrap();
     let (child, job) = m.flushing();
@@ -314,7 +314,7 @@ fn unmounting_ends_what_is_open() {
 }
 
 #[test]
-fn a_slow_question_does_not_hold_up_an_unmount_for_ever() {
+fn slow_query_delays_an_unmount_briefly() {
     let Some(mut m) = mounted() else { return };
     m.fake.change(|state| state.stuck = true);
     let path = m.path.join("volumes/slow/stats");

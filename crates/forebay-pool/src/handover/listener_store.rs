@@ -3,7 +3,7 @@
 //! Code that needs a listening socket asks here first ([`ListenerStore::take`]). A socket is taken
 //! only for the endpoint where it is bound, and only if clients still find it there.
 
-use super::{Guest, Inheritance, Listener, Manager};
+use super::{Guest, HandoverSockets, Listener, Manager};
 use crate::may_wait::MayWait;
 use forebay_export::uri::Endpoint;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// See the module documentation.
 #[derive(Debug, Default)]
 pub struct ListenerStore {
-    inherited: Mutex<Inheritance>,
+    inherited: Mutex<HandoverSockets>,
     manager: Option<Manager>,
     /// Sockets came from the service manager, which has them too.
     passed: bool,
@@ -34,24 +34,24 @@ impl ListenerStore {
     pub fn from_manager(manager: Option<Manager>) -> Self {
         let passed = forebay_io::passed_listeners();
         let inherited =
-            Inheritance { listeners: passed.into_iter().filter_map(named).collect(), guests: Vec::new() };
+            HandoverSockets { listeners: passed.into_iter().filter_map(named).collect(), guests: Vec::new() };
         let passed = !inherited.listeners.is_empty();
         Self { inherited: Mutex::new(inherited), manager, passed, ..Self::default() }
     }
 
     /// Creates a store with the sockets that a predecessor has passed. Nothing of it is used before
     /// [`ListenerStore::go_on`]. `passed`: its sockets came from the service manager.
-    pub fn parked(inherited: Inheritance, manager: Option<Manager>, passed: bool) -> Self {
+    pub fn parked(inherited: HandoverSockets, manager: Option<Manager>, passed: bool) -> Self {
         let parked = AtomicBool::new(true);
         Self { inherited: Mutex::new(inherited), manager, passed, parked, ..Self::default() }
     }
 
     /// Takes back the sockets that no successor has taken.
-    pub fn put_back(&self, inherited: Inheritance) {
+    pub fn put_back(&self, inherited: HandoverSockets) {
         self.lock().append(inherited);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inheritance> {
+    fn lock(&self) -> MutexGuard<'_, HandoverSockets> {
         self.inherited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -188,7 +188,7 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     fn parked_with(listeners: Vec<Listener>) -> ListenerStore {
-        ListenerStore::parked(Inheritance { listeners, guests: Vec::new() }, None, false)
+        ListenerStore::parked(HandoverSockets { listeners, guests: Vec::new() }, None, false)
     }
 
     #[test]
@@ -224,7 +224,7 @@ mod tests {
         let (endpoint, gone) = (Endpoint::Unix(path), Endpoint::Unix("/gone".into()));
         let listeners = vec![Listener { endpoint: endpoint.clone(), fd: stale }];
         let manager = Manager::at(folder.path().join("notify").as_os_str());
-        let store = ListenerStore::parked(Inheritance { listeners, guests: Vec::new() }, manager, false);
+        let store = ListenerStore::parked(HandoverSockets { listeners, guests: Vec::new() }, manager, false);
         store.keep(&endpoint, &fd);
         store.keep(&gone, &fd);
         store.forget(&gone);
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn only_the_owning_daemon_removes_files() {
-        let parked = |passed| ListenerStore::parked(Inheritance::default(), None, passed);
+        let parked = |passed| ListenerStore::parked(HandoverSockets::default(), None, passed);
         assert!(parked(false).keeps() && !ListenerStore::default().keeps());
         for passed in [false, true] {
             let store = parked(passed);
@@ -261,7 +261,7 @@ mod tests {
         assert!(store.take(&MayWait::here(), &Endpoint::Tcp { host: "127.0.0.2".into(), port }).is_none());
         assert!(store.take(&MayWait::here(), &Endpoint::Tcp { host: "127.0.0.1".into(), port }).is_some());
         let fd = OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap());
-        store.put_back(Inheritance {
+        store.put_back(HandoverSockets {
             listeners: vec![Listener { endpoint: asked.clone(), fd }],
             guests: Vec::new(),
         });

@@ -46,16 +46,16 @@ pub struct Guest {
 
 /// Sockets of another process or of the service manager.
 #[derive(Debug, Default)]
-pub struct Inheritance {
+pub struct HandoverSockets {
     /// Listening sockets.
     pub listeners: Vec<Listener>,
     /// Connections between two requests.
     pub guests: Vec<Guest>,
 }
 
-impl Inheritance {
-    /// Adds those of another inheritance.
-    pub fn append(&mut self, mut other: Inheritance) {
+impl HandoverSockets {
+    /// Adds other ones.
+    pub fn append(&mut self, mut other: HandoverSockets) {
         self.listeners.append(&mut other.listeners);
         self.guests.append(&mut other.guests);
     }

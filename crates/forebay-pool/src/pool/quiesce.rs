@@ -2,7 +2,7 @@
 
 use super::ublk::Fate;
 use super::{Pool, Promise};
-use crate::handover::Inheritance;
+use crate::handover::HandoverSockets;
 
 impl Pool {
     /// Stops taking requests. The promise resolves when every connection is quiesced.
@@ -41,12 +41,12 @@ impl Pool {
     }
 
     /// Hands over the sockets, and begins an orderly stop. Every connection must be quiesced.
-    pub fn hand_over(&mut self) -> Inheritance {
-        let inheritance = {
+    pub fn hand_over(&mut self) -> HandoverSockets {
+        let sockets = {
             let engine = &self.engine;
             self.server.hand_over(&mut self.reactor, |volume| engine.is_loss_unreported(volume))
         };
         self.stop_without_limit(Fate::Leave);
-        inheritance
+        sockets
     }
 }

@@ -8,7 +8,7 @@
 
 use super::Server;
 use super::connection::Connection;
-use crate::handover::{Guest, Inheritance};
+use crate::handover::{Guest, HandoverSockets};
 use forebay_config::rules::{Client, Identity};
 use forebay_export::nbd::Tls;
 use forebay_export::nbd::session::{Limits, Session};
@@ -81,7 +81,7 @@ impl Server {
         &mut self,
         reactor: &mut Reactor,
         is_owed: impl Fn(VolumeId) -> bool,
-    ) -> Inheritance {
+    ) -> HandoverSockets {
         let listeners = self.directory.release(reactor);
         let mut guests = Vec::new();
         for index in 0..self.connections.len() {
@@ -98,7 +98,7 @@ impl Server {
             reactor.close_socket(connection.socket); // no effect if the socket was handed over
             guests.extend(guest);
         }
-        Inheritance { listeners, guests }
+        HandoverSockets { listeners, guests }
     }
 
     fn guest_of(&self, reactor: &mut Reactor, connection: &mut Connection) -> Option<Guest> {

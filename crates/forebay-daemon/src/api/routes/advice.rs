@@ -5,7 +5,7 @@ use axum::extract::State;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{Answer, Context};
+use super::handler::{Answer, Context};
 use crate::api::extract::{Names, Parameters};
 use crate::api::problem::Problem;
 use forebay_admin::{AdminError, AdviceInfo, MessageId, Target};

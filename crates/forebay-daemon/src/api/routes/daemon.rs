@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 
 use super::events::filter_and;
-use super::{Answer, Context};
+use super::handler::{Answer, Context};
 use crate::api::Parameters;
 use forebay_admin::events::Filter;
 use forebay_admin::{

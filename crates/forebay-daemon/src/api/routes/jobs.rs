@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{Answer, Context};
+use super::handler::{Answer, Context, accepted};
 use crate::api::extract::{Names, Parameters};
 use crate::api::problem::Problem;
 use forebay_admin::jobs::{JobId, JobKind, JobState, WaitError};
@@ -130,7 +130,7 @@ pub(super) async fn cancel_job(
     State(context): State<Context>,
     Names(id): Names<String>,
 ) -> Result<Response, Problem> {
-    context.change(move |admin| admin.cancel_job(&id)).await.map(super::accepted)
+    context.change(move |admin| admin.cancel_job(&id)).await.map(accepted)
 }
 
 /// Parses a duration in a parameter.

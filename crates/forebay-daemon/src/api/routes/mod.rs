@@ -4,6 +4,7 @@
 mod advice;
 mod daemon;
 pub(super) mod events;
+mod handler;
 mod jobs;
 mod overview;
 mod pools;
@@ -14,71 +15,22 @@ mod traces;
 mod volumes;
 
 use std::io;
-use std::sync::Arc;
 
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
-use axum::response::{IntoResponse, Response};
+use axum::Router;
+use axum::http::{Method, StatusCode, Uri};
 use axum::routing::get;
-use axum::{Json, Router};
-use serde::Serialize;
 use tokio::sync::watch;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::calls::Calls;
 use super::problem::Problem;
 use super::{Limits, Services};
-use forebay_admin::{Admin, AdminError, JobInfo, MessageId};
+use forebay_admin::{AdminError, MessageId};
+use handler::Context;
 
 /// Path of the statistics for Prometheus.
 const METRICS: &str = "/metrics";
-
-/// State shared by the handlers.
-#[derive(Clone)]
-struct Context {
-    admin: Arc<dyn Admin>,
-    jobs: forebay_admin::jobs::Jobs,
-    events: forebay_admin::events::Hub,
-    looks: Calls,
-    changes: Calls,
-    stopping: watch::Receiver<bool>,
-}
-
-impl Context {
-    fn new(services: Services, limits: &Limits, stopping: watch::Receiver<bool>) -> io::Result<Self> {
-        let changes = Calls::changes(limits.change_within)?;
-        Ok(Self { changes, ..Self::looking(services, limits, stopping)? })
-    }
-
-    /// For routes that change nothing.
-    fn looking(services: Services, limits: &Limits, stopping: watch::Receiver<bool>) -> io::Result<Self> {
-        let Services { admin, jobs, events } = services;
-        let looks = Calls::looks(limits.look_within)?;
-        Ok(Self { admin, jobs, events, changes: looks.clone(), looks, stopping })
-    }
-
-    /// Calls a query of [`Admin`].
-    async fn look<T: Send + 'static>(
-        &self,
-        ask: impl FnOnce(&dyn Admin) -> Result<T, AdminError> + Send + 'static,
-    ) -> Result<T, Problem> {
-        let admin = self.admin.clone();
-        self.looks.make(move || ask(&*admin)).await
-    }
-
-    /// Calls an operation of [`Admin`].
-    async fn change<T: Send + 'static>(
-        &self,
-        call: impl FnOnce(&dyn Admin) -> Result<T, AdminError> + Send + 'static,
-    ) -> Result<T, Problem> {
-        let admin = self.admin.clone();
-        self.changes.make(move || call(&*admin)).await
-    }
-}
-
-/// A JSON response with status 200.
-type Answer<T> = Result<Json<T>, Problem>;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -186,43 +138,4 @@ async fn not_taken(method: Method, uri: Uri) -> Problem {
     let what = format!("{} does not take {method}", uri.path());
     let error = AdminError::new(MessageId::ApiMethod, what, "the header Allow lists the methods");
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, error)
-}
-
-/// 202: the job was accepted, with its location.
-fn accepted(job: JobInfo) -> Response {
-    (StatusCode::ACCEPTED, location(&["jobs", &job.id]), Json(job)).into_response()
-}
-
-/// 201: the resource was created, with its location.
-fn created<T: Serialize>(path: &[&str], what: T) -> Response {
-    (StatusCode::CREATED, location(path), Json(what)).into_response()
-}
-
-fn location(path: &[&str]) -> [(header::HeaderName, HeaderValue); 1] {
-    let path: String = path.iter().map(|part| format!("/{}", escaped(part))).collect();
-    // The escaped path is printable ASCII.
-    let value = HeaderValue::try_from(format!("/v1{path}")).unwrap_or(HeaderValue::from_static("/v1"));
-    [(header::LOCATION, value)]
-}
-
-/// Escapes all characters of a path component that are not unreserved in RFC 3986.
-fn escaped(part: &str) -> String {
-    use std::fmt::Write;
-    part.bytes().fold(String::new(), |mut text, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            let _ = write!(text, "%{byte:02X}"); // writing to a string cannot fail
-        }
-        text
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn names_in_a_location_are_escaped() {
-        let [(_, value)] = super::location(&["volumes", "a b/ä", "rules", "7"]);
-        assert_eq!(value, "/v1/volumes/a%20b%2F%C3%A4/rules/7");
-    }
 }

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-use super::{Answer, Context};
+use super::handler::{Answer, Context};
 use crate::api::access::Level;
 use forebay_admin::events::AlarmInfo;
 use forebay_admin::{DaemonInfo, JobInfo, PoolInfo, RatesInfo, VolumeInfo};

@@ -6,7 +6,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{Answer, Context, accepted, created};
+use super::handler::{Answer, Context, accepted, created};
 use crate::api::allowed_paths::AllowedPaths;
 use crate::api::extract::{Body, Names, Parameters};
 use crate::api::problem::Problem;

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 
-use super::{Answer, Context, created};
+use super::handler::{Answer, Context, created};
 use crate::api::extract::{Body, Names};
 use crate::api::problem::Problem;
 use forebay_admin::RuleRequest;

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use super::{Answer, Context, location};
+use super::handler::{Answer, Context, location};
 use crate::api::allowed_paths::AllowedPaths;
 use crate::api::extract::{Body, Names};
 use crate::api::problem::Problem;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Answer, Context};
+use super::handler::{Answer, Context};
 use crate::api::extract::{Names, Parameters};
 use crate::api::problem::Problem;
 use forebay_admin::MetricsForm;
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_is_the_one_that_is_liked_better() {
+    fn preferred_format_is_chosen() {
         let wanted_by = |accept: &str| {
             let mut headers = HeaderMap::new();
             headers.append(header::ACCEPT, accept.parse().unwrap());

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};
 use tokio::sync::mpsc;
 
-use super::{Context, location};
+use super::handler::{Context, location};
 use crate::api::extract::{Body, Names};
 use crate::api::problem::Problem;
 use forebay_admin::RecordRequest;

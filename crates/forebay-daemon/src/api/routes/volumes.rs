@@ -6,8 +6,8 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
+use super::handler::{Answer, Context, accepted, created};
 use super::jobs::duration;
-use super::{Answer, Context, accepted, created};
 use crate::api::allowed_paths::AllowedPaths;
 use crate::api::extract::{Body, Names, Parameters};
 use crate::api::problem::Problem;

@@ -115,7 +115,7 @@ fn id(seq: u64) -> String {
 }
 
 #[test]
-fn a_client_follows_leaves_and_resumes_by_last_event_id() {
+fn client_resumes_by_last_event_id() {
     let stage = Stage::new(HubLimits::default());
     let server = Server::start(&stage.hub, HEARTBEAT);
     stage.publish([1]);
@@ -140,7 +140,7 @@ fn a_client_follows_leaves_and_resumes_by_last_event_id() {
 }
 
 #[test]
-fn gaps_come_as_events_of_their_own() {
+fn gaps_are_separate_events() {
     let stage = Stage::new(HubLimits { history_events_max: 2, ..HubLimits::default() });
     let server = Server::start(&stage.hub, HEARTBEAT);
     stage.publish(1..=5);
@@ -158,7 +158,7 @@ fn gaps_come_as_events_of_their_own() {
 }
 
 #[test]
-fn silence_is_broken_by_heartbeats_that_carry_the_position() {
+fn heartbeats_carry_the_position() {
     let stage = Stage::new(HubLimits::default());
     let server = Server::start(&stage.hub, HEARTBEAT);
     let (_, mut stream) = request(&server.socket, "GET /v1/events?kind=alarm", "");
@@ -171,7 +171,7 @@ fn silence_is_broken_by_heartbeats_that_carry_the_position() {
 }
 
 #[test]
-fn a_client_that_does_not_read_does_not_hold_up_anybody() {
+fn slow_reader_delays_no_other_client() {
     let stage = Stage::new(HubLimits { queue_events_max: 8, ..HubLimits::default() });
     let server = Server::start(&stage.hub, HEARTBEAT);
     let (_, mut stream) = request(&server.socket, "GET /v1/events", "");
@@ -237,7 +237,7 @@ fn wrong_requests_are_refused_with_a_reason() {
 }
 
 #[test]
-fn alarms_are_listed_and_acknowledged_over_http() {
+fn alarms_are_listed_and_acknowledged() {
     let stage = Stage::new(HubLimits::default());
     let server = Server::start(&stage.hub, HEARTBEAT);
     stage.hub.raise(AlarmKey::volume(EventKind::DestageFailed, "db"), Severity::Warning, "the disk is full");

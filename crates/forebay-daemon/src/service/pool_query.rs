@@ -5,10 +5,10 @@
 //! - A pool that has missed it gets no further queries before it answers a ping: queries of it then
 //!   cost nothing, and do not queue up for its thread.
 
-use super::{Service, gone};
-use forebay_admin::events::{AlarmKey, EventKind, Severity};
-use forebay_admin::{AdminError, PoolInfo, VolumeInfo, VolumeState};
-use forebay_pool::{Pool, PoolHandle};
+use super::open_pools::OpenPools;
+use forebay_admin::events::{AlarmKey, EventKind, Hub, Severity};
+use forebay_admin::{AdminError, ErrorKind, MessageId};
+use forebay_pool::{Pool, PoolGone, PoolHandle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,19 +26,16 @@ pub(super) struct Looked<T> {
     pub(super) silent: Vec<String>,
 }
 
-impl Service {
+impl OpenPools {
     /// Queries all open pools. A pool that has ended by itself counts as silent until it is removed
     /// from the table.
     pub(super) fn look_at_all<T: Send + 'static>(&self, what: fn(&mut Pool) -> T) -> Looked<T> {
         let until = Instant::now() + WITHIN;
-        let begun: Vec<_> = self
-            .pool_handles()
-            .into_iter()
-            .map(|(name, handle)| {
-                let look = handle.begin_look(what);
-                (name, handle, look)
-            })
-            .collect();
+        let begin = |(name, handle): (String, Arc<PoolHandle>)| {
+            let look = handle.begin_look(what);
+            (name, handle, look)
+        };
+        let begun: Vec<_> = self.all().into_iter().map(begin).collect();
         let mut looked = Looked { answers: Vec::new(), silent: Vec::new() };
         for (name, handle, look) in begun {
             match look.and_then(|look| handle.end_look(look, until)) {
@@ -49,65 +46,70 @@ impl Service {
         looked
     }
 
-    /// Queries one pool.
-    pub(super) fn look_at<T: Send + 'static>(
-        handle: &PoolHandle,
-        what: impl FnOnce(&mut Pool) -> T + Send + 'static,
-    ) -> Result<T, AdminError> {
-        let until = Instant::now() + WITHIN;
-        handle.begin_look(what).and_then(|look| handle.end_look(look, until)).map_err(gone)
-    }
-
     /// Raises alarms of pools that have been silent for `alarm_after`, and clears those of others.
-    pub(super) fn tell_silent_pools(&self, alarm_after: Duration) {
+    pub(super) fn raise_silent(&self, hub: &Hub, alarm_after: Duration) {
         self.look_at_all(|_| ());
-        for (name, handle) in self.pool_handles() {
+        for (name, handle) in self.all() {
             let key = AlarmKey::pool(EventKind::PoolNotAnswering, &name);
             match handle.silence() {
-                None => drop(self.hub.clear(&key)),
+                None => drop(hub.clear(&key)),
                 Some(silence) if silence >= alarm_after => {
                     let message = format!(
                         "pool {name} does not answer: a system call of its thread hangs, or the thread gets \
                          no CPU time. Its clients may wait; other pools continue. Check the kernel log \
                          (dmesg), then restart the daemon"
                     );
-                    self.hub.raise(key, Severity::Error, &message);
+                    hub.raise(key, Severity::Error, &message);
                 }
                 Some(_) => {}
             }
         }
     }
 
-    /// Returns the known state of a pool that does not answer.
-    pub(super) fn silent_info(&self, name: &str) -> PoolInfo {
-        let why = Some(self.why_silent(name));
-        PoolInfo { not_open: false, not_answering: true, why, ..self.configured_info(name) }
-    }
-
-    /// Returns the volumes of pools that do not answer.
-    pub(super) fn volumes_of_silent(&self, silent: &[String]) -> Vec<VolumeInfo> {
-        let unknown = |info: VolumeInfo| VolumeInfo {
-            state: VolumeState::Unknown,
-            destage_limited_by: String::new(),
-            why: Some(self.why_silent(&info.pool)),
-            ..info
-        };
-        let all = self.volumes_unasked(|pool| silent.iter().any(|silent| silent == pool));
-        all.into_iter().map(unknown).collect()
-    }
-
-    fn why_silent(&self, pool: &str) -> String {
-        let handle: Option<Arc<PoolHandle>> = self.running().pools.get(pool).cloned();
-        let silence = handle.and_then(|handle| handle.silence()).unwrap_or_default();
+    /// Describes the silence of a pool.
+    pub(super) fn why_silent(&self, pool: &str) -> String {
+        let silence = self.get(pool).and_then(|handle| handle.silence()).unwrap_or_default();
         format!("pool {pool} has not answered for {} s", silence.as_secs())
     }
 }
 
+/// Runs a closure in a pool and returns its result.
+///
+/// # Errors
+/// The pool has stopped, or does not answer in time.
+pub(super) fn ask<T: Send + 'static>(
+    handle: &PoolHandle,
+    what: impl FnOnce(&mut Pool) -> T + Send + 'static,
+) -> Result<T, AdminError> {
+    handle.ask(what).map_err(gone)
+}
+
+/// Queries one pool.
+///
+/// # Errors
+/// As for [`ask`].
+pub(super) fn look_at<T: Send + 'static>(
+    handle: &PoolHandle,
+    what: impl FnOnce(&mut Pool) -> T + Send + 'static,
+) -> Result<T, AdminError> {
+    let until = Instant::now() + WITHIN;
+    handle.begin_look(what).and_then(|look| handle.end_look(look, until)).map_err(gone)
+}
+
+fn gone(error: PoolGone) -> AdminError {
+    let id = match error {
+        PoolGone::Stopped => MessageId::PoolStopped,
+        PoolGone::Late | PoolGone::Silent | PoolGone::Stuck => MessageId::Event(EventKind::PoolNotAnswering),
+    };
+    AdminError::new(id, error, "look at the log of the daemon").of_kind(ErrorKind::Unavailable)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::Service;
     use super::super::tests::start;
     use super::*;
-    use forebay_admin::{Admin, MetricsForm};
+    use forebay_admin::{Admin, MetricsForm, VolumeState};
     use std::sync::mpsc::{Sender, channel};
 
     /// Makes the pool hang until the result is dropped.
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_hangs_hides_no_other_and_is_told() {
+    fn hanging_pool_hides_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let service = start(folder.path(), Arc::default(), "auto");
         let go = hang(&service, "a");
@@ -164,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn looks_do_not_pile_up_and_a_long_silence_is_an_alarm() {
+    fn long_silence_raises_an_alarm() {
         let folder = tempfile::tempdir().unwrap();
         let service = start(folder.path(), Arc::default(), "auto");
         let go = hang(&service, "a");
         let handle = service.handle("a").unwrap();
         let alarmed =
             || service.hub.alarms().iter().any(|alarm| alarm.key.condition == EventKind::PoolNotAnswering);
-        service.tell_silent_pools(Duration::MAX);
+        service.pools.raise_silent(&service.hub, Duration::MAX);
         assert!(!alarmed(), "a moment is no silence");
         let (asked, kept) = (Arc::new(()), Arc::new(()));
         let (in_asked, in_kept) = (Arc::clone(&asked), Arc::clone(&kept));
@@ -182,13 +184,13 @@ mod tests {
             (1, 2),
             "a look waits at the thread"
         );
-        service.tell_silent_pools(Duration::ZERO);
+        service.pools.raise_silent(&service.hub, Duration::ZERO);
         assert!(alarmed());
         drop(go);
         let until = Instant::now() + Duration::from_secs(30);
         while alarmed() {
             assert!(Instant::now() < until, "it answers, and the alarm stays");
-            service.tell_silent_pools(ALARM_AFTER);
+            service.pools.raise_silent(&service.hub, ALARM_AFTER);
         }
         assert!(service.stop().is_empty());
     }

@@ -2,7 +2,7 @@
 //! start first, and the next start finishes the removal, or cancels it, depending on the
 //! configuration file.
 
-use super::opening::no_answer;
+use super::errors::no_answer;
 use super::{Service, ServiceEvent};
 use forebay_admin::events::EventKind;
 use forebay_admin::{AdminError, MessageId};
@@ -38,7 +38,7 @@ impl Service {
     /// The devices cannot be erased: the next start retries. A failure to change the record is only
     /// reported.
     pub(super) fn finish_leaving(&self, name: &str, record: &CacheRecord) -> Result<(), AdminError> {
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let state_dir = self.catalog.state_dir();
         let erase = record.leaving.as_ref().map_or(&[][..], |leaving| &leaving.erase);
         self.erase_parts(record, erase).map_err(|error| {
             let what = format!("pool {name} is removed, but its cache is not erased: {}", error.what);
@@ -49,7 +49,7 @@ impl Service {
             AdminError { what, hint, ..error }
         })?;
         if let Err(why) = record.remove(&MayWait::here(), &state_dir, !erase.is_empty()) {
-            self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
+            self.telemetry.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
                 "pool {name} is removed, but the record of its cache is not: {why}; the next start tries again"
             )));
         }
@@ -67,12 +67,12 @@ impl Service {
     /// Handles interrupted removals at a start, before pools are opened: finishes the removal, or,
     /// if the file names the pool, cancels it.
     pub(super) fn settle_leaving(&self) {
-        if self.config_path.is_none() {
+        if self.catalog.path().is_none() {
             return; // belongs to other daemons
         }
         let (state_dir, pools) = {
-            let running = self.running();
-            (running.config.daemon.state_dir.clone(), running.config.pools.clone())
+            let config = self.catalog.config();
+            (config.daemon.state_dir.clone(), config.pools.clone())
         };
         // Opening a pool reports an unreadable directory.
         for record in leaving(&state_dir).unwrap_or_default() {
@@ -90,7 +90,7 @@ impl Service {
     }
 
     fn tell_left(&self, name: &str, what: &str, done: Result<(), AdminError>) {
-        self.emit(match done {
+        self.telemetry.emit(match done {
             Ok(()) => ServiceEvent::Note(
                 MessageId::DaemonNote,
                 format!("pool {name} was being removed when the daemon ended: it {what}"),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_the_file_names_stays_and_one_that_it_does_not_name_is_gone() {
+    fn removal_follows_the_file_at_a_start() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
         let of = killed(at, &[(at.join("c.cache"), 16 << 20)]);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_was_used_since_is_not_erased_and_stays_recorded() {
+    fn changed_devices_are_not_erased() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
         let of = killed(at, &[(at.join("c.cache"), 16 << 20), (at.join("other"), 16 << 20)]);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_not_removed_if_that_cannot_be_recorded_or_written_and_can_be_afterwards() {
+    fn failed_removal_can_be_repeated() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
         let (service, of) = with_a_pool(at);

@@ -6,7 +6,7 @@
 //! and be the only match. A missing store may be attached later.
 
 use super::Service;
-use super::settings::invalid;
+use super::errors::invalid;
 use forebay_admin::{AdminError, MessageId};
 use forebay_config::device_name::{node_of, stable_name};
 use forebay_config::{PoolSection, VolumeConfig};
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn disks_of_the_size_that_are_no_part_of_others_are_looked_at() {
+    fn candidates_have_the_size_and_are_unused() {
         let folder = tempfile::tempdir().unwrap();
         for (name, sectors, holder) in [
             ("sdb", "2048", None),

@@ -50,7 +50,7 @@ pub(super) enum NoWait {
 
 /// State of a request when its interrupt arrived.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) enum Met {
+pub(super) enum InterruptOutcome {
     /// A writer that waited; removed from the table, and must be answered.
     Waiting(Wait),
     /// A request that a thread is handling: it will not wait.
@@ -61,13 +61,13 @@ pub(super) enum Met {
 
 /// See the top of this file.
 #[derive(Debug, Default)]
-pub(super) struct UnderWay {
+pub(super) struct PendingRequests {
     table: Mutex<Table>,
     /// Signals a new waiter, or the stop.
     changed: Condvar,
 }
 
-impl UnderWay {
+impl PendingRequests {
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -106,18 +106,18 @@ impl UnderWay {
     }
 
     /// Handles the interrupt of a request.
-    pub(super) fn interrupt(&self, unique: u64) -> Met {
+    pub(super) fn interrupt(&self, unique: u64) -> InterruptOutcome {
         let mut table = self.lock();
         match table.requests.get_mut(&unique) {
-            None => return Met::Nothing,
+            None => return InterruptOutcome::Nothing,
             Some(Stage::Working { interrupted }) => {
                 *interrupted = true;
-                return Met::Working;
+                return InterruptOutcome::Working;
             }
             Some(Stage::Waiting(_)) => {}
         }
         let mut taken = table.take(|other, _| other == unique);
-        taken.pop().map_or(Met::Nothing, Met::Waiting)
+        taken.pop().map_or(InterruptOutcome::Nothing, InterruptOutcome::Waiting)
     }
 
     /// Blocks until a request waits; returns the jobs waited for, or `None` when it is time to

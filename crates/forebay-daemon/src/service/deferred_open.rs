@@ -7,7 +7,7 @@
 //! device itself, and the daemon does not retry pools or volumes that failed for another reason.
 //!
 //! A mirrored cache could be opened without one of its devices, which would then become stale. So
-//! the daemon does not open it that way before its patience ends ([`Service::patience_until`]). If
+//! the daemon does not open it that way before its patience ends (`DeferredOpens`). If
 //! the only device present is the stale one, the pool waits for the other one without a limit.
 //!
 //! During the patience a missing device is late, not failed: its pool or volume has an alarm of
@@ -19,69 +19,17 @@
 //! names the holder. A pool whose cache cannot be recorded waits in the same way. `forebay run`
 //! fails instead, because an operator watches it.
 
-use super::{Service, ServiceEvent, lock};
-use forebay_admin::events::{AlarmKey, EventKind, Severity};
+use super::deferred_places::Place;
+use super::opening::{HELD, UNOPENED};
+use super::{Service, ServiceEvent};
+use forebay_admin::events::Severity;
 use forebay_admin::{AdminError, ErrorKind, MessageId, VolumeRequest};
 use forebay_config::CacheSpec;
-use forebay_config::choices::Mirror;
-use forebay_io::{Device, DeviceError, DeviceOptions};
-use forebay_pool::MayWait;
 use forebay_pool::register::of_pool;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::path::Path;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
 
-/// Time limit for opening a device.
-const WITHIN: Duration = Duration::from_secs(20);
-/// Name for the holder of a device if that is this process.
-const OWN: &str = "this very process";
 /// Text appended to the alarm.
-const HELD: &str = "the daemon retries until it is free";
-const UNOPENED: &str = "the daemon retries until it can be opened";
 const UNRECORDED: &str = "the daemon retries until state_dir accepts writes";
-
-/// A pool or volume that waits for its devices.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Place {
-    /// A pool.
-    Pool(String),
-    /// A volume of a pool that is open.
-    Volume(String),
-}
-
-impl Place {
-    /// Returns true for this pool and for these volumes.
-    pub(super) fn is_of(&self, pool: &str, volumes: &[String]) -> bool {
-        match self {
-            Self::Pool(name) => name == pool,
-            Self::Volume(name) => volumes.contains(name),
-        }
-    }
-}
-
-impl Place {
-    /// Returns the key of the alarm that it could not be opened.
-    pub(super) fn alarm(&self) -> AlarmKey {
-        match self {
-            Self::Pool(name) => AlarmKey::pool(EventKind::PoolFailed, name),
-            Self::Volume(name) => AlarmKey::volume(EventKind::VolumeFailed, name),
-        }
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pool(name) => write!(f, "pool {name}"),
-            Self::Volume(name) => write!(f, "volume {name}"),
-        }
-    }
-}
-
-/// All pools and volumes that wait.
-pub(super) type Locked = BTreeSet<Place>;
 
 impl Service {
     /// Schedules a retry for a pool or volume that could not be opened because of a device, or that
@@ -99,7 +47,7 @@ impl Service {
             let hint = if error.hint.is_empty() { String::new() } else { format!("{}; ", error.hint) };
             return AdminError { hint: format!("{hint}then: forebay pool open {name}"), ..error };
         };
-        lock(&self.locked).insert(place);
+        self.deferred.add(place);
         let hint = if error.hint.is_empty() { awaits.into() } else { format!("{}; {awaits}", error.hint) };
         AdminError { hint, ..error }
     }
@@ -112,11 +60,7 @@ impl Service {
             return None;
         }
         if let Place::Pool(name) = place {
-            let mut need_both = lock(&self.need_both);
-            match error.id == MessageId::CacheMemberStale {
-                true => need_both.insert(name.clone()),
-                false => need_both.remove(name),
-            };
+            self.deferred.set_needs_both(name, error.id == MessageId::CacheMemberStale);
         }
         self.hindrance(place).or_else(|| self.is_unrecordable(place).then_some(UNRECORDED))
     }
@@ -128,24 +72,24 @@ impl Service {
 
     /// Returns true if a pool or volume waits for its devices.
     pub(crate) fn awaits_devices(&self) -> bool {
-        !lock(&self.locked).is_empty()
+        !self.deferred.all().is_empty()
     }
 
     /// Returns true while a pool or volume that has waited for its devices is being opened.
     pub(crate) fn opens_late(&self) -> bool {
-        self.opens_late.load(Ordering::Acquire)
+        self.deferred.is_opening()
     }
 
     /// Makes a mirrored pool wait if one of its devices may still appear; returns the error for the
     /// alarm.
     pub(super) fn to_be_awaited(&self, pool: &str) -> Option<AdminError> {
         let place = Place::Pool(pool.to_owned());
-        let left = self.patience_until.saturating_duration_since(Instant::now());
-        if left.is_zero() || !self.is_mirrored(pool) {
+        let left = self.deferred.patience_left();
+        if left.is_zero() || !self.catalog.is_mirrored(pool) {
             return None;
         }
         self.hindrance(&place)?;
-        lock(&self.locked).insert(place);
+        self.deferred.add(place);
         Some(AdminError::new(
             MessageId::PoolMirrorIncomplete,
             format!("pool {pool} is mirrored, and its devices cannot both be opened"),
@@ -156,12 +100,12 @@ impl Service {
     /// Reports a device that is missing while the machine boots; returns false if that is more than
     /// a delay. It is reported again when the patience has ended.
     pub(super) fn tell_late(&self, place: &Place, error: &AdminError) -> bool {
-        let left = self.patience_until.saturating_duration_since(Instant::now());
-        let is_awaited = !left.is_zero() && lock(&self.locked).contains(place);
+        let left = self.deferred.patience_left();
+        let is_awaited = !left.is_zero() && self.deferred.contains(place);
         if !is_awaited || self.hindrance(place) != Some(UNOPENED) {
             return false;
         }
-        lock(&self.late).insert(place.clone(), error.clone());
+        self.deferred.add_late(place.clone(), error.clone());
         let message = format!(
             "{}; the machine has just booted, so a device may be late: {place} is opened when the device \
              appears, and fails if it is still missing in {} s",
@@ -169,51 +113,42 @@ impl Service {
             left.as_secs() + 1
         );
         self.hub.raise(place.alarm(), Severity::Info, &message);
-        self.emit(ServiceEvent::Note(error.id, format!("{place}: {message}")));
+        self.telemetry.emit(ServiceEvent::Note(error.id, format!("{place}: {message}")));
         true
     }
 
     /// Raises the failure of pools and volumes whose late devices have not appeared.
     fn raise_late(&self) {
-        if Instant::now() < self.patience_until {
-            return;
+        for (place, error) in self.deferred.take_late() {
+            self.raise_failed(&place, &error);
         }
-        for (place, error) in std::mem::take(&mut *lock(&self.late)) {
-            if lock(&self.locked).contains(&place) {
-                self.raise_failed(&place, &error);
-            }
-        }
-    }
-
-    fn is_mirrored(&self, pool: &str) -> bool {
-        let running = self.running();
-        running.config.pools.get(pool).is_some_and(|pool| pool.tunables().mirror == Mirror::On)
     }
 
     /// Returns the reason why a pool or volume cannot be opened now, as text for the alarm.
     fn hindrance(&self, place: &Place) -> Option<&'static str> {
         let found: Vec<&'static str> = match place {
             Place::Volume(name) => {
-                let backing = self.running().config.volumes.get(name)?.backing.path().to_owned();
-                return self.why_not_opened(&backing);
+                let backing = self.catalog.config().volumes.get(name)?.backing.path().to_owned();
+                return self.devices.why_not_opened(&backing);
             }
             Place::Pool(name) => {
                 let (devices, state_dir) = {
-                    let running = self.running();
-                    (running.config.pools.get(name)?.devices.clone(), running.config.daemon.state_dir.clone())
+                    let config = self.catalog.config();
+                    (config.pools.get(name)?.devices.clone(), config.daemon.state_dir.clone())
                 };
                 let is_recorded = || of_pool(&state_dir, name).is_ok_and(|records| !records.is_empty());
                 // Do not wait for a file that is yet to be created.
                 let is_to_be_made =
                     |spec: &CacheSpec| spec.size_bytes.is_some() && !spec.path.exists() && !is_recorded();
                 let awaited = devices.iter().filter(|spec| !is_to_be_made(spec));
-                let found: Vec<_> = awaited.filter_map(|spec| self.why_not_opened(&spec.path)).collect();
-                let is_patient = Instant::now() < self.patience_until;
-                if self.is_mirrored(name)
+                let found: Vec<_> =
+                    awaited.filter_map(|spec| self.devices.why_not_opened(&spec.path)).collect();
+                let is_patient = !self.deferred.patience_left().is_zero();
+                if self.catalog.is_mirrored(name)
                     && !is_patient
                     && !found.contains(&HELD)
                     && found.len() < devices.len()
-                    && !lock(&self.need_both).contains(name)
+                    && !self.deferred.needs_both(name)
                 {
                     return None; // one member suffices
                 }
@@ -223,40 +158,13 @@ impl Service {
         found.first().copied()
     }
 
-    /// Returns why a device cannot be opened. A hanging device is not free either.
-    fn why_not_opened(&self, path: &Path) -> Option<&'static str> {
-        match self.try_open(path) {
-            Some(Err(DeviceError::InUse { .. })) | None => Some(HELD),
-            Some(Err(DeviceError::Open { .. } | DeviceError::WriteProtected { .. })) => Some(UNOPENED),
-            Some(_) => None,
-        }
-    }
-
-    /// Returns true if another process holds a device.
-    pub(super) fn is_anothers(&self, path: &Path) -> bool {
-        matches!(self.try_open(path), Some(Err(DeviceError::InUse { holder, .. })) if holder != OWN)
-    }
-
-    /// Opens a device briefly; returns `None` if that takes too long, or there is no thread for it.
-    fn try_open(&self, path: &Path) -> Option<Result<Device, DeviceError>> {
-        let wanted = path.to_owned();
-        let look = move |_: &MayWait| {
-            Device::open_cache(&wanted, DeviceOptions { direct: false, ..DeviceOptions::default() })
-        };
-        self.places.within(path, WITHIN, look).ok()
-    }
-
     /// Opens waiting pools and volumes whose devices are free now.
     pub(super) fn open_what_is_free(&self) {
-        let waiting = lock(&self.locked).clone();
-        for place in waiting {
+        for place in self.deferred.all() {
             let wanted = match &place {
-                Place::Pool(name) => {
-                    let running = self.running();
-                    running.config.pools.contains_key(name) && !running.pools.contains_key(name)
-                }
+                Place::Pool(name) => self.is_closed(name),
                 Place::Volume(name) => {
-                    let known = self.running().config.volumes.get(name).map(|volume| volume.pool.clone());
+                    let known = self.catalog.pool_of(name);
                     known.is_some_and(|pool| self.handle(&pool).is_ok()) && self.attached(name).is_err()
                 }
             };
@@ -267,23 +175,23 @@ impl Service {
             if wanted && (is_held || self.hindrance(&place).is_some() || self.is_unrecordable(&place)) {
                 continue;
             }
-            self.opens_late.store(wanted, Ordering::Release);
+            self.deferred.set_opening(wanted);
             if !wanted || !self.open_again(&place) {
-                lock(&self.locked).remove(&place);
+                self.deferred.remove(&place);
             }
-            self.opens_late.store(false, Ordering::Release);
+            self.deferred.set_opening(false);
         }
         self.raise_late();
     }
 
     /// Returns true if another retry is due.
     pub(super) fn open_again(&self, place: &Place) -> bool {
-        lock(&self.late).remove(place);
+        self.deferred.remove_late(place);
         let result = match place {
             Place::Pool(name) => {
                 let result = self.reopen(name, forebay_admin::OpenHow::default());
                 if self.handle(name).is_ok() {
-                    self.emit(ServiceEvent::Note(
+                    self.telemetry.emit(ServiceEvent::Note(
                         MessageId::PoolOpened,
                         format!("pool {name} is open: the retry succeeded"),
                     ));
@@ -303,7 +211,7 @@ impl Service {
         let error = self.try_again_if_locked(place.clone(), error);
         let raised = self.raise_if_configured(place, &format!("{}; {}", error.what, error.hint));
         if raised {
-            self.emit(ServiceEvent::Problem(error.id, error.what));
+            self.telemetry.emit(ServiceEvent::Problem(error.id, error.what));
         }
         raised && waits
     }
@@ -312,10 +220,10 @@ impl Service {
     /// the removal clears its alarms afterwards, permanently. Returns true if it raised the alarm.
     pub(super) fn raise_if_configured(&self, place: &Place, message: &str) -> bool {
         // Held until the alarm is raised, so that the removal clears it after that.
-        let running = self.running();
+        let config = self.catalog.config();
         let is_configured = match place {
-            Place::Pool(name) => running.config.pools.contains_key(name),
-            Place::Volume(name) => running.config.volumes.contains_key(name),
+            Place::Pool(name) => config.pools.contains_key(name),
+            Place::Volume(name) => config.volumes.contains_key(name),
         };
         if is_configured {
             self.hub.raise(place.alarm(), Severity::Error, message);

@@ -1,9 +1,11 @@
 //! Pools that are configured and not open: the known state of their caches, and their removal.
 
-use super::{Service, ServiceEvent, lock};
+use super::Service;
+use super::catalog::StoredConfig;
+use super::telemetry::ServiceEvent;
 use forebay_admin::events::{AlarmKey, EventKind};
 use forebay_admin::{AdminError, DeviceInfo, MessageId, PoolInfo, RecordedInfo};
-use forebay_config::{ConfigFile, Edit};
+use forebay_config::Edit;
 use forebay_pool::MayWait;
 use forebay_pool::loss_record::LossRecord;
 use forebay_pool::register::{CacheRecord, Leaving, of_pool};
@@ -24,27 +26,21 @@ pub(super) fn recorded_info(record: &CacheRecord, state_dir: &Path) -> RecordedI
 impl Service {
     /// Returns true if a pool is configured and not open.
     pub(super) fn is_closed(&self, name: &str) -> bool {
-        let running = self.running();
-        running.config.pools.contains_key(name) && !running.pools.contains_key(name)
+        self.catalog.has_pool(name) && !self.pools.contains(name)
     }
 
     /// Returns pools that are configured and not open.
     pub(super) fn closed_infos(&self) -> Vec<PoolInfo> {
         let closed: Vec<String> = {
-            let running = self.running();
-            let closed = running.config.pools.keys().filter(|name| !running.pools.contains_key(*name));
-            closed.cloned().collect()
+            let config = self.catalog.config();
+            config.pools.keys().filter(|name| !self.pools.contains(name)).cloned().collect()
         };
         closed.iter().map(|name| self.configured_info(name)).collect()
     }
 
     /// Returns the known state of a pool without asking it: its configuration and record.
     pub(super) fn configured_info(&self, name: &str) -> PoolInfo {
-        let (devices, state_dir) = {
-            let running = self.running();
-            let devices = running.config.pools.get(name).map(|pool| pool.devices.clone());
-            (devices.unwrap_or_default(), running.config.daemon.state_dir.clone())
-        };
+        let (devices, state_dir) = (self.catalog.devices_of(name), self.catalog.state_dir());
         let device = |spec: &forebay_config::CacheSpec| DeviceInfo {
             path: spec.path.display().to_string(),
             size_bytes: spec.size_bytes.unwrap_or(0),
@@ -55,31 +51,22 @@ impl Service {
         let records = of_pool(&state_dir, name).unwrap_or_default();
         let recorded = records.first().map(|record| recorded_info(record, &state_dir));
         let devices = devices.iter().map(device).collect();
-        let why = self.message_of(&AlarmKey::pool(EventKind::PoolFailed, name));
-        let volumes = self.configured_volumes(name);
+        let why = self.telemetry.message_of(&AlarmKey::pool(EventKind::PoolFailed, name));
+        let volumes = self.catalog.volumes_of(name);
         PoolInfo { volumes, why, ..PoolInfo::closed(name.into(), devices, recorded) }
     }
 
-    /// Returns the message of an alarm if it is raised.
-    pub(super) fn message_of(&self, key: &AlarmKey) -> Option<String> {
-        self.hub.alarms().into_iter().find(|alarm| alarm.key == *key).map(|alarm| alarm.message)
-    }
-
-    pub(super) fn configured_volumes(&self, pool: &str) -> Vec<String> {
-        let running = self.running();
-        let ours = running.config.volumes.iter().filter(|(_, volume)| volume.pool == pool);
-        ours.map(|(name, _)| name.clone()).collect()
+    /// Returns the known state of a pool that does not answer.
+    pub(super) fn silent_info(&self, name: &str) -> PoolInfo {
+        let why = Some(self.pools.why_silent(name));
+        PoolInfo { not_open: false, not_answering: true, why, ..self.configured_info(name) }
     }
 
     /// Checks that removing a pool that is not open from the configuration does not abandon dirty
     /// data.
     pub(super) fn check_closed_removable(&self, name: &str) -> Result<(), AdminError> {
-        let (state_dir, devices) = {
-            let running = self.running();
-            let devices = running.config.pools.get(name).map(|pool| pool.devices.clone());
-            (running.config.daemon.state_dir.clone(), devices.unwrap_or_default())
-        };
-        let volumes = self.configured_volumes(name);
+        let (devices, state_dir) = (self.catalog.devices_of(name), self.catalog.state_dir());
+        let volumes = self.catalog.volumes_of(name);
         let lost =
             LossRecord::all(&MayWait::here(), &state_dir)?.into_iter().find(|record| record.pool == name);
         let records = of_pool(&state_dir, name)?;
@@ -108,12 +95,16 @@ impl Service {
     /// Removes a pool that is not open from the configuration, with its volumes. Its devices stay
     /// as they are, and so does the record of its cache, except for its owner: any pool may open
     /// the cache again.
-    pub(super) fn forget_closed(&self, name: &str, file: Option<&mut ConfigFile>) -> Result<(), AdminError> {
+    pub(super) fn forget_closed(
+        &self,
+        name: &str,
+        file: Option<&mut StoredConfig>,
+    ) -> Result<(), AdminError> {
         self.holds.check_pool_free(name)?;
-        let volumes = self.configured_volumes(name);
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let volumes = self.catalog.volumes_of(name);
+        let state_dir = self.catalog.state_dir();
         let records = of_pool(&state_dir, name)?;
-        if let Some(file) = file {
+        if let Some(file) = file.filter(|file| file.exists()) {
             // If the daemon ends after this, the next start finishes the removal if the file no
             // longer has the pool. Ignore a failed write: the record then only contains more than
             // necessary.
@@ -123,7 +114,7 @@ impl Service {
             let out = |volume: &String| Edit::RemoveVolume { name: volume.clone() };
             let edits: Vec<Edit> =
                 volumes.iter().map(out).chain([Edit::RemovePool { name: name.into() }]).collect();
-            super::settings::take_out(file, edits).inspect_err(|_| {
+            file.remove(edits).inspect_err(|_| {
                 for record in &records {
                     let _ = record.stay(&MayWait::here(), &state_dir);
                 }
@@ -131,29 +122,15 @@ impl Service {
         }
         for record in records {
             if let Err(why) = record.remove(&MayWait::here(), &state_dir, false) {
-                self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
+                self.telemetry.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
                     "pool {name} is removed, but the record of its cache is not: {why}; the next start tries \
                      again"
                 )));
             }
         }
-        lock(&self.locked).retain(|place| !place.is_of(name, &volumes));
-        {
-            let mut running = self.running_mut();
-            running.config.pools.remove(name);
-            running.config.volumes.retain(|_, volume| volume.pool != name);
-        }
-        self.clear_alarms_of(name, &volumes);
+        self.deferred.forget(name, &volumes);
+        self.catalog.remove_pool(name);
+        self.telemetry.clear_alarms_of(name, &volumes);
         Ok(())
-    }
-
-    /// Clears the alarms of a pool and its volumes, which were removed.
-    pub(super) fn clear_alarms_of(&self, pool: &str, volumes: &[String]) {
-        for alarm in self.hub.alarms() {
-            let is_volume = alarm.key.volume.as_ref().is_some_and(|volume| volumes.contains(volume));
-            if is_volume || alarm.key.volume.is_none() && alarm.key.pool.as_deref() == Some(pool) {
-                self.hub.clear(&alarm.key);
-            }
-        }
     }
 }

@@ -6,7 +6,8 @@
 //! the volume is attached.
 
 use super::Service;
-use super::stores::compare;
+use super::import_backing::compare;
+use super::pool_query::ask;
 use forebay_admin::events::EventKind;
 use forebay_admin::{AdminError, MessageId};
 use forebay_config::VolumeConfig;
@@ -69,13 +70,13 @@ impl Service {
         self.check_unused(backing.path())?;
         let wanted = name.to_owned();
         let handle = self.handle(&config.pool)?;
-        let entry = Self::ask(&handle, move |pool| pool.entry_of(&wanted))?;
+        let entry = ask(&handle, move |pool| pool.entry_of(&wanted))?;
         if let Some(entry) = entry {
             let word: OnBackingChange = config.tunables().on_backing_change;
             check_is_the_one(name, backing.path(), &entry, word)?;
         }
         let moved = VolumeConfig { backing, ..config.clone() };
-        match Problem::of_volume(&self.running().config, name, &moved) {
+        match Problem::of_volume(&self.catalog.config(), name, &moved) {
             Some(problem) => Err(AdminError::new(MessageId::VolumeDefinition, problem.message, problem.help)),
             None => Ok(moved),
         }
@@ -85,13 +86,12 @@ impl Service {
     /// disks may have exchanged their names. One command changes the store of one volume, so it
     /// cannot resolve that.
     fn check_not_exchanged(&self, name: &str, path: &Path) -> Result<(), AdminError> {
-        let volumes = self.running().config.volumes.clone();
+        let volumes = self.catalog.config().volumes.clone();
         let mut others = volumes.iter().filter(|(other, _)| *other != name);
         let Some((other, _)) = others.find(|(_, volume)| is_same(volume.backing.path(), path)) else {
             return Ok(());
         };
-        let Some(file) = self.config_path.as_ref().filter(|_| !self.is_attached(other).unwrap_or(true))
-        else {
+        let Some(file) = self.catalog.path().filter(|_| !self.is_attached(other).unwrap_or(true)) else {
             return Ok(());
         };
         Err(AdminError::new(
