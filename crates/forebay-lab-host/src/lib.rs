@@ -16,6 +16,7 @@ pub mod null;
 use forebay_admin::MessageId;
 use forebay_config::PoolTunables;
 use forebay_config::rules::{DefaultAction, RuleSet};
+use forebay_core::OpId;
 use forebay_export::directory::ExportInfo;
 use forebay_export::fuse::VolumeTree;
 use forebay_export::uri::{BackingUri, ExportUri, Guards};
@@ -24,7 +25,8 @@ use forebay_io::fuse::FuseMount;
 use forebay_io::{Completion, Device, DeviceModel, EnginePreference, IoFailure, Limits, Reactor, Waker};
 use forebay_pool::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
 use forebay_pool::mounting::{Made, reserve, ring_bytes};
-use forebay_pool::server::{Offer, Server, ServerToken, Volumes, put_memory_by};
+use forebay_pool::server::{Offer, Server, Volumes, put_memory_by};
+use forebay_pool::token::{FrontendOp, Protocol, Token};
 use forebay_pool::{MayWait, RunError};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -34,16 +36,6 @@ use std::time::{Duration, Instant};
 
 pub use forebay_core::{BufId, Nanos, Request, RequestError, RequestId, RequestKind};
 
-const KIND_SHIFT: u32 = 32;
-const KIND_ACCEPT: u64 = 0;
-const KIND_RECEIVE: u64 = 1;
-const KIND_SEND: u64 = 2;
-const KIND_HANDLER: u64 = 3;
-const KIND_HANDSHAKE: u64 = 4;
-/// First kind for mounts.
-const KIND_FUSE: u64 = 16;
-/// Requests of mounts have numbers from here on; those of NBD clients have lower ones.
-const REQUEST_SHIFT: u32 = 32;
 const VOLUME: VolumeId = VolumeId(0);
 /// Longest wait at the end for replies that clients do not take.
 const LAST_REPLIES: Duration = Duration::from_secs(3);
@@ -101,7 +93,7 @@ pub trait RequestHandler {
 /// The token under which a [`RequestHandler`] submits its operations to the reactor.
 #[must_use]
 pub const fn token(number: u32) -> u64 {
-    KIND_HANDLER << KIND_SHIFT | number as u64
+    Token::Engine(OpId(number)).encode()
 }
 
 /// The volume to serve, and its exports.
@@ -147,7 +139,7 @@ pub fn serve<V: RequestHandler>(
     put_memory_by(reactor.pool_mut());
     let (signals, stopper) = watch_signals(reactor.waker())?;
     let volume = make(&mut reactor)?;
-    let mut server = Server::new(server_token, Arc::default(), defaults.pool_connections_max, buffer_bytes);
+    let mut server = Server::new(Arc::default(), defaults.pool_connections_max, buffer_bytes);
     server.add_volume(VOLUME, Arc::new(RuleSet::new(DefaultAction::Cache, options.size_bytes)));
     let mut host = Host {
         reactor,
@@ -188,16 +180,6 @@ fn watch_signals(waker: Waker) -> Result<(mpsc::Receiver<i32>, signal_hook::iter
     };
     std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(fail)?;
     Ok((receiver, handle))
-}
-
-fn server_token(what: ServerToken) -> u64 {
-    let (kind, index) = match what {
-        ServerToken::Accept(index) => (KIND_ACCEPT, index),
-        ServerToken::Receive(index) => (KIND_RECEIVE, index),
-        ServerToken::Send(index) => (KIND_SEND, index),
-        ServerToken::Handshake(index) => (KIND_HANDSHAKE, index),
-    };
-    kind << KIND_SHIFT | u64::from(index)
 }
 
 /// A volume as seen by NBD connections and mounts.
@@ -303,11 +285,9 @@ impl<V: RequestHandler> Host<V> {
     }
 
     fn mount(&mut self, path: &Path, size_bytes: u64) -> Result<(), String> {
-        let index = self.mounts.len() as u64;
         let options = FuseOptions {
             volume: VOLUME,
-            token_base: (KIND_FUSE + index) << KIND_SHIFT,
-            request_base: (index + 1) << REQUEST_SHIFT,
+            slot: self.mounts.len() as u16,
             buffer_bytes: BUFFER_BYTES_DEFAULT.min(self.buffer_bytes / 8),
         };
         let memory = reserve(self.reactor.pool_mut(), self.mounts.len(), self.buffer_bytes)?;
@@ -361,9 +341,11 @@ impl<V: RequestHandler> Host<V> {
             moved |= self.volume.act(now, &mut self.reactor, &mut self.answers);
             let mut answers = std::mem::take(&mut self.answers);
             for (id, result) in answers.drain(..) {
-                match ((id.0 >> REQUEST_SHIFT) as usize).checked_sub(1) {
-                    Some(index) => self.mounts[index].server.replied(&mut self.reactor, id, result),
-                    None => self.server.replied(&mut self.reactor, id, result),
+                match FrontendOp::of_request(id) {
+                    FrontendOp { protocol: Protocol::Fuse, slot, .. } => {
+                        self.mounts[usize::from(slot)].server.replied(&mut self.reactor, id, result);
+                    }
+                    _ => self.server.replied(&mut self.reactor, id, result),
                 }
             }
             self.answers = answers;
@@ -383,21 +365,16 @@ impl<V: RequestHandler> Host<V> {
     }
 
     fn completed(&mut self, completion: Completion) {
-        let index = completion.token as u32;
-        match completion.token >> KIND_SHIFT {
-            KIND_ACCEPT => self.server.accepted(&mut self.reactor, index, completion.result),
-            KIND_RECEIVE => self.server.received(&mut self.reactor, index, completion.result),
-            KIND_SEND => self.server.sent(&mut self.reactor, index, completion.result.is_ok()),
-            KIND_HANDSHAKE => self.server.handshaken(&mut self.reactor, index),
-            KIND_HANDLER => {
+        match Token::decode(completion.token) {
+            Token::Frontend(op) if op.protocol == Protocol::Fuse => {
+                self.mounts[usize::from(op.slot)].server.completed(&mut self.reactor, op, completion.result);
+            }
+            Token::Frontend(op) => self.server.completed(&mut self.reactor, op, completion.result),
+            Token::Engine(OpId(number)) => {
                 let now = self.now();
-                self.volume.completed(now, &mut self.reactor, index, completion.result);
+                self.volume.completed(now, &mut self.reactor, number, completion.result);
             }
-            kind => {
-                let mounted = self.mounts.get_mut((kind - KIND_FUSE) as usize);
-                let reactor = &mut self.reactor;
-                mounted.into_iter().for_each(|m| m.server.completed(reactor, index, completion.result));
-            }
+            Token::SecondDevice(_) | Token::Copy => unreachable!("there is no cache device"),
         }
     }
 

@@ -13,6 +13,7 @@ use forebay_io::{EnginePreference, Reactor, Span};
 use forebay_pool::fuse_server::{
     BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer, RingMemory,
 };
+use forebay_pool::token::Token;
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -161,12 +162,8 @@ fn serve<T: Tree>(place: &Place, tree: T, size: u64) {
     };
     let ring_payload_bytes_max = ring.as_ref().map_or(0, RingMemory::payload_bytes);
     let session = Session::new(tree, Limits { ring_payload_bytes_max, ..Limits::default() });
-    let options = FuseOptions {
-        volume: VolumeId(1),
-        token_base: 7 << 56,
-        request_base: 5 << 32,
-        buffer_bytes: BUFFER_BYTES_DEFAULT.min(pool / 2),
-    };
+    let options =
+        FuseOptions { volume: VolumeId(1), slot: 7, buffer_bytes: BUFFER_BYTES_DEFAULT.min(pool / 2) };
     let own = FuseMemory::reserve(reactor.pool_mut()).unwrap();
     let mut server = FuseServer::new(&mut reactor, fd, session, options, own, ring).unwrap();
     let mut memory = Memory {
@@ -190,8 +187,8 @@ fn serve<T: Tree>(place: &Place, tree: T, size: u64) {
         let due = memory.later.iter().map(|later| later.due.saturating_duration_since(Instant::now())).min();
         reactor.wait(due, &mut completions).unwrap();
         for completion in completions.drain(..) {
-            assert_eq!(completion.token >> 32, 7 << 24);
-            server.completed(&mut reactor, completion.token as u32, completion.result);
+            let Token::Frontend(op) = Token::decode(completion.token) else { unreachable!() };
+            server.completed(&mut reactor, op, completion.result);
         }
         if stop.load(Ordering::Acquire)
             && let Some(mounted) = mounted.take()
@@ -211,7 +208,6 @@ fn answer_due<T: Tree>(memory: &mut Memory, server: &mut FuseServer<T>, reactor:
         if later.due > now {
             return true;
         }
-        assert_eq!(later.id.0 >> 32, 5);
         server.stored(reactor, later.id, later.result);
         false
     });

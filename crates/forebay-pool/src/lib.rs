@@ -17,6 +17,7 @@
 //! - [`may_wait`]: which threads may wait; the pool's may not.
 //! - [`durable`], [`time_limit`], [`thread_priority`]: files replaced as a whole, work that can
 //!   hang, priorities.
+//! - [`token`]: owners of operations and of requests.
 //! - `message`: message ids of the engine's errors, for scripts.
 //! - [`error`]: errors of a start.
 #![forbid(unsafe_code)]
@@ -52,6 +53,7 @@ pub mod settings_copy;
 pub mod shell_word;
 pub mod thread_priority;
 pub mod time_limit;
+pub mod token;
 pub mod ublk_device;
 pub mod ublk_found;
 pub mod ublk_server;

@@ -28,6 +28,7 @@ mod ring;
 
 pub use ring::{RingMemory, RingPlan, Way};
 
+use crate::token::{FrontendOp, Protocol};
 use forebay_config::mount_memory::MOUNT_BYTES;
 use forebay_core::{Request, RequestError, RequestId, RequestKind, Treatment};
 use forebay_export::fuse::wire::{WRITE_HEAD_BYTES, opcode};
@@ -95,10 +96,8 @@ pub trait Backend {
 pub struct FuseOptions {
     /// The volume of its requests; a control file system has no such requests.
     pub volume: VolumeId,
-    /// Tokens of its operations are this with something in the lower 32 bits, which are zero here.
-    pub token_base: u64,
-    /// Numbers of its requests are this with something in the lower 32 bits, which are zero here.
-    pub request_base: u64,
+    /// The slot of its operations and requests.
+    pub slot: u16,
     /// Maximum of memory for receives and for payloads that stay where they were received; half of
     /// it for each.
     pub buffer_bytes: usize,
@@ -364,10 +363,10 @@ impl<T: Tree> FuseServer<T> {
 
     // --- completions
 
-    /// An operation has ended; `token` is the lower half of its token.
-    pub fn completed(&mut self, reactor: &mut Reactor, token: u32, result: Result<u32, IoFailure>) {
-        let index = (token & ((1 << TOKEN_SHIFT) - 1)) as usize;
-        match token >> TOKEN_SHIFT {
+    /// An operation has completed.
+    pub fn completed(&mut self, reactor: &mut Reactor, op: FrontendOp, result: Result<u32, IoFailure>) {
+        let index = (op.number & ((1 << TOKEN_SHIFT) - 1)) as usize;
+        match op.number >> TOKEN_SHIFT {
             TOKEN_RECEIVE => self.received(reactor, index, result),
             TOKEN_ANSWER => self.answered(reactor, index, result),
             TOKEN_RING => {
@@ -417,7 +416,7 @@ impl<T: Tree> FuseServer<T> {
     }
 
     fn answer(&mut self, reactor: &mut Reactor, id: RequestId, result: Result<(), Errno>) {
-        let index = id.0 as u32;
+        let index = FrontendOp::of_request(id).number;
         let Some(Some(pending)) = self.pending.get_mut(index as usize) else { return };
         let data = pending.data.filter(|_| result.is_ok());
         pending.phase = Phase::Answering;
@@ -561,7 +560,7 @@ impl<T: Tree> FuseServer<T> {
     }
 
     fn token(&self, kind: u32, index: usize) -> u64 {
-        self.options.token_base | u64::from(kind << TOKEN_SHIFT) | index as u64
+        FrontendOp::new(Protocol::Fuse, self.options.slot, kind << TOKEN_SHIFT | index as u32).token()
     }
 
     /// Parses the request in a receive. True if the backend was given something.
@@ -634,7 +633,7 @@ impl<T: Tree> FuseServer<T> {
     }
 
     fn id(&self, index: u32) -> RequestId {
-        RequestId(self.options.request_base | u64::from(index))
+        FrontendOp::new(Protocol::Fuse, self.options.slot, index).request_id()
     }
 
     /// Notes a request for the backend. There is always room: an entry has a place of its own, and

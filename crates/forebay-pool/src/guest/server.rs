@@ -21,6 +21,7 @@ use super::{Arrival, Done, Order, RINGS_MAX, Shared, Start};
 use crate::direction::direction;
 use crate::fuse_server::kind;
 use crate::server::Volumes;
+use crate::token::{FrontendOp, Protocol};
 use forebay_config::rules::{Client, Identity, RuleSet};
 use forebay_core::{Request, RequestError, RequestId, Treatment};
 use forebay_export::request::Operation;
@@ -66,10 +67,8 @@ pub(crate) struct GuestOptions {
     pub(crate) rules: Arc<RuleSet>,
     /// The export's name in rules.
     pub(crate) export: String,
-    /// Tokens of its operations are this with something in the lower 32 bits.
-    pub(crate) token_base: u64,
-    /// Numbers of its requests are this with something in the lower 32 bits.
-    pub(crate) request_base: u64,
+    /// The slot of its operations and requests.
+    pub(crate) slot: u16,
     /// All memory of the pool.
     pub(crate) buffer_bytes: usize,
 }
@@ -316,12 +315,14 @@ impl GuestServer {
     }
 
     fn token(&self, what: u32, number: u32, at: usize) -> u64 {
-        self.options.token_base | u64::from(what << TOKEN_SHIFT | number << NUMBER_SHIFT) | at as u64
+        let number = what << TOKEN_SHIFT | number << NUMBER_SHIFT | at as u32;
+        FrontendOp::new(Protocol::VhostUser, self.options.slot, number).token()
     }
 
-    /// An operation on an event counter has ended; `token` is the lower half of its token.
-    pub(crate) fn completed(&mut self, token: u32, result: Result<u32, IoFailure>) {
+    /// An operation on an event counter has completed.
+    pub(crate) fn completed(&mut self, op: FrontendOp, result: Result<u32, IoFailure>) {
         self.operations -= 1;
+        let token = op.number;
         let (at, number) = (token & ((1 << NUMBER_SHIFT) - 1), token >> NUMBER_SHIFT & (NUMBER_MAX - 1));
         let Some(ring) = self.ring_mut(at as u16).filter(|ring| ring.number == number) else { return };
         match token >> TOKEN_SHIFT {
@@ -480,7 +481,7 @@ impl GuestServer {
         }
         let id = self.pieces.add(Piece { pending: number, part, buffer });
         let request = Request {
-            id: RequestId(self.options.request_base | u64::from(id)),
+            id: FrontendOp::new(Protocol::VhostUser, self.options.slot, id).request_id(),
             volume: self.options.volume,
             kind: kind(operation),
             offset: part.request.offset_bytes,
@@ -516,7 +517,11 @@ impl GuestServer {
 
     /// The engine has answered a request.
     pub(crate) fn replied(&mut self, reactor: &mut Reactor, id: RequestId, result: Result<(), RequestError>) {
-        let Some(Piece { pending: number, part, buffer }) = self.pieces.take(id.0 as u32) else { return };
+        let Some(Piece { pending: number, part, buffer }) =
+            self.pieces.take(FrontendOp::of_request(id).number)
+        else {
+            return;
+        };
         if let Some(request) = self.requests.get_mut(number) {
             request.under_way -= 1;
             // The end of a volume is no failure that a guest should see.

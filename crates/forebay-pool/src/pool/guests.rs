@@ -1,11 +1,12 @@
 //! Volumes as devices of virtual machines: the `vhost-user:` exports of a pool.
 
+use super::Pool;
 use super::volumes::NotExported;
-use super::{KIND_GUEST, KIND_SHIFT, Pool};
 use crate::guest::control::Control;
 use crate::guest::{GuestOptions, GuestServer, Order, Shared};
 use crate::may_wait::MayWait;
 use crate::recorder::Front;
+use crate::token::FrontendOp;
 use forebay_core::{RequestError, RequestId};
 use forebay_export::uri::{Endpoint, ExportUri};
 use forebay_format::VolumeId;
@@ -20,9 +21,6 @@ use std::time::{Duration, Instant};
 pub(super) const GUESTS_MAX: usize = 64;
 /// Time limit for an earlier export at the same path to end.
 const ENDING_WITHIN: Duration = Duration::from_secs(10);
-/// First request number of guests (in the upper half), after those of block devices.
-const REQUESTS_FROM: u64 = 1 << 11;
-const REQUEST_SHIFT: u32 = 32;
 
 /// A `vhost-user:` export.
 pub(super) struct Exported {
@@ -62,8 +60,7 @@ impl Pool {
             volume,
             rules,
             export: uri.for_clients(),
-            token_base: (KIND_GUEST + index as u64) << KIND_SHIFT,
-            request_base: (REQUESTS_FROM + index as u64) << REQUEST_SHIFT,
+            slot: index as u16,
             buffer_bytes: self.buffer_bytes,
         };
         let size_bytes = self.engine.volume_size_bytes(volume).unwrap_or(0);
@@ -160,24 +157,19 @@ impl Pool {
     }
 
     /// An operation of a guest's event counters has completed.
-    pub(super) fn guest_completed(&mut self, index: u64, token: u32, result: Result<u32, IoFailure>) {
-        if let Some(Some(guest)) = self.guests.get_mut(index as usize) {
-            guest.server.completed(token, result);
+    pub(super) fn guest_completed(&mut self, op: FrontendOp, result: Result<u32, IoFailure>) {
+        if let Some(Some(guest)) = self.guests.get_mut(usize::from(op.slot)) {
+            guest.server.completed(op, result);
         }
-    }
-
-    /// Returns the guest that a request belongs to, if any.
-    pub(super) fn guest_of(request: RequestId) -> Option<usize> {
-        (request.0 >> REQUEST_SHIFT).checked_sub(REQUESTS_FROM).map(|index| index as usize)
     }
 
     pub(super) fn guest_replied(
         &mut self,
-        index: usize,
+        op: FrontendOp,
         request: RequestId,
         result: Result<(), RequestError>,
     ) {
-        if let Some(Some(guest)) = self.guests.get_mut(index) {
+        if let Some(Some(guest)) = self.guests.get_mut(usize::from(op.slot)) {
             guest.server.replied(&mut self.reactor, request, result);
         }
     }

@@ -76,13 +76,13 @@ use crate::meter::{History, Meter};
 use crate::open::PoolParts;
 use crate::recorder::{Front, Recorder};
 use crate::register::{Entry, Facts, older_hint, record_path};
-use crate::server::{Refused, Server, ServerToken, put_memory_by};
+use crate::server::{Refused, Server, put_memory_by};
+use crate::token::{FrontendOp, Protocol, Token};
 use cache_failure::CacheFailure;
 use devices::DeviceWatch;
 use forebay_admin::events::EventKind;
 use forebay_admin::{AdminError, MessageId};
-use forebay_config::mount_memory::MOUNTS_MAX;
-use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
+use forebay_core::{Action, Engine, EngineConfig, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, CacheUuid};
 use forebay_io::{Completion, DeviceId, EnginePreference, IoFailure, Limits, Reactor};
 use handle::PoolTask;
@@ -94,29 +94,6 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use ublk::{Block, Fate};
 
-const KIND_SHIFT: u32 = 56;
-const KIND_ENGINE: u64 = 1;
-const KIND_ACCEPT: u64 = 2;
-const KIND_RECEIVE: u64 = 3;
-const KIND_SEND: u64 = 4;
-const KIND_HANDSHAKE: u64 = 5;
-/// Operations of the engine on the device that a cache device is copied onto.
-const KIND_SECOND: u64 = 6;
-/// The copy itself.
-const KIND_COPY: u64 = 7;
-/// First kind of mounts,
-const KIND_FUSE: u64 = 16;
-/// of block devices,
-const KIND_UBLK: u64 = 96;
-/// and of exports to virtual machines.
-const KIND_GUEST: u64 = 160;
-
-const _: () = assert!(
-    KIND_FUSE + MOUNTS_MAX as u64 <= KIND_UBLK
-        && KIND_UBLK + MOUNTS_MAX as u64 <= KIND_GUEST
-        && KIND_GUEST + guests::GUESTS_MAX as u64 <= 256
-);
-
 /// Completions for each connection that the loop processes before it submits the resulting
 /// operations to the kernel.
 const PIECE: usize = 8;
@@ -124,16 +101,6 @@ const PIECE: usize = 8;
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 /// At the end, time limit for replies that clients do not take.
 const LAST_REPLIES: Duration = Duration::from_secs(3);
-
-fn token(what: ServerToken) -> u64 {
-    let (kind, index) = match what {
-        ServerToken::Accept(index) => (KIND_ACCEPT, index),
-        ServerToken::Receive(index) => (KIND_RECEIVE, index),
-        ServerToken::Send(index) => (KIND_SEND, index),
-        ServerToken::Handshake(index) => (KIND_HANDSHAKE, index),
-    };
-    kind << KIND_SHIFT | u64::from(index)
-}
 
 /// Processors for each I/O thread, and the most threads of use: with three processors or fewer, the
 /// pool's thread, its clients and the kernel's work for both leave none to spare.
@@ -305,8 +272,7 @@ impl Pool {
         let ids: Vec<DeviceId> = parts.devices.into_iter().map(|device| reactor.add_device(device)).collect();
         ids.iter().for_each(|id| reactor.prefer_device(*id));
         let cache = CacheDevices { ids, map: parts.map };
-        let mut io =
-            EngineIo::new(cache, scratch, reserve, (KIND_ENGINE << KIND_SHIFT, KIND_SECOND << KIND_SHIFT));
+        let mut io = EngineIo::new(cache, scratch, reserve);
         if let Some(cipher) = parts.cipher {
             let cipher = CipherStage::new(cipher, reactor.pool_mut()).ok_or_else(|| {
                 RunError::failed(MessageId::PoolMemory, "no memory for encryption", "raise buffer_memory")
@@ -329,7 +295,7 @@ impl Pool {
         let mut pool = Self {
             name: start.name,
             engine,
-            server: Server::new(token, start.listener_store, start.connections_max, start.buffer_bytes),
+            server: Server::new(start.listener_store, start.connections_max, start.buffer_bytes),
             mounts: Vec::new(),
             mounting: Vec::new(),
             guests: Vec::new(),
@@ -694,30 +660,25 @@ impl Pool {
     }
 
     fn completed(&mut self, completion: Completion) {
-        let index = completion.token as u32;
-        match completion.token >> KIND_SHIFT {
-            KIND_ENGINE => {
+        match Token::decode(completion.token) {
+            Token::Engine(op) => {
                 self.note_move();
-                let op = OpId(index);
                 let done = self.io.complete(&mut self.engine, &mut self.reactor, op, &completion);
                 self.operation_done(done);
             }
-            KIND_SECOND => {
+            Token::SecondDevice(number) => {
                 self.note_move();
                 let io = &mut self.io;
-                let done = io.second_completed(&mut self.engine, &mut self.reactor, index, completion);
+                let done = io.second_completed(&mut self.engine, &mut self.reactor, number, completion);
                 self.operation_done(done);
             }
-            KIND_COPY => self.copy_completed(completion.result),
-            KIND_ACCEPT => self.server.accepted(&mut self.reactor, index, completion.result),
-            KIND_RECEIVE => self.server.received(&mut self.reactor, index, completion.result),
-            KIND_SEND => self.server.sent(&mut self.reactor, index, completion.result.is_ok()),
-            KIND_HANDSHAKE => self.server.handshaken(&mut self.reactor, index),
-            kind if kind >= KIND_GUEST => {
-                self.guest_completed(kind - KIND_GUEST, index, completion.result);
-            }
-            kind if kind >= KIND_UBLK => self.ublk_completed(kind - KIND_UBLK, index, completion.result),
-            kind => self.mount_completed(kind - KIND_FUSE, index, completion.result),
+            Token::Copy => self.copy_completed(completion.result),
+            Token::Frontend(op) => match op.protocol {
+                Protocol::Nbd => self.server.completed(&mut self.reactor, op, completion.result),
+                Protocol::Fuse => self.mount_completed(op, completion.result),
+                Protocol::Ublk => self.ublk_completed(op, completion.result),
+                Protocol::VhostUser => self.guest_completed(op, completion.result),
+            },
         }
     }
 
@@ -741,13 +702,12 @@ impl Pool {
                     Some(Action::Reply { request, result, path, took, volume, bytes }) => {
                         self.time_request(volume, path, took, bytes);
                         self.recorder.replied(request, result.is_ok(), path, took);
-                        match (Self::guest_of(request), Self::mount_of(request)) {
-                            (Some(index), _) => self.guest_replied(index, request, result),
-                            (None, Some(index)) if index as u64 >= ublk::REQUESTS => {
-                                self.ublk_replied(index as u64 - ublk::REQUESTS, request, result);
-                            }
-                            (None, Some(index)) => self.mount_replied(index, request, result),
-                            (None, None) => self.server.replied(&mut self.reactor, request, result),
+                        let op = FrontendOp::of_request(request);
+                        match op.protocol {
+                            Protocol::Nbd => self.server.replied(&mut self.reactor, request, result),
+                            Protocol::Fuse => self.mount_replied(op, request, result),
+                            Protocol::Ublk => self.ublk_replied(op, request, result),
+                            Protocol::VhostUser => self.guest_replied(op, request, result),
                         }
                     }
                     Some(Action::VolumeQuiet { volume }) => self.volume_quiet(volume),

@@ -3,14 +3,15 @@
 //! A thread makes each mount, with a time limit: the path may lie on a file system whose server
 //! does not answer, which would block the pool. The memory for the mount is reserved first.
 
+use super::Pool;
 use super::lost_exports::ExportLoss;
 use super::volumes::NotExported;
-use super::{KIND_FUSE, KIND_SHIFT, Pool};
 use crate::direction::direction;
 use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer};
 use crate::may_wait::MayWait;
 use crate::mounting::{Made, reserve, ring_bytes};
 use crate::recorder::Front;
+use crate::token::FrontendOp;
 use forebay_admin::{FileInfo, MessageId};
 use forebay_config::mount_memory::MOUNTS_MAX;
 use forebay_config::rules::ClientCache;
@@ -25,9 +26,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// Requests of mounts have numbers from `1 << REQUEST_SHIFT`; those of NBD clients are below.
-const REQUEST_SHIFT: u32 = 32;
 
 /// Advice for a path that does not answer.
 const LOOK_THERE: &str =
@@ -173,8 +171,7 @@ impl Pool {
         let index = self.mounts.iter().position(Option::is_none).unwrap_or(self.mounts.len());
         let options = FuseOptions {
             volume,
-            token_base: (KIND_FUSE + index as u64) << KIND_SHIFT,
-            request_base: (index as u64 + 1) << REQUEST_SHIFT,
+            slot: index as u16,
             buffer_bytes: BUFFER_BYTES_DEFAULT.min(self.buffer_bytes / 8),
         };
         let Some(rules) = self.served(volume).map(|served| Arc::clone(&served.spec.rules)) else {
@@ -246,24 +243,19 @@ impl Pool {
     }
 
     /// An operation of a mount has completed.
-    pub(super) fn mount_completed(&mut self, index: u64, token: u32, result: Result<u32, IoFailure>) {
-        if let Some(Some(mounted)) = self.mounts.get_mut(index as usize) {
-            mounted.server.completed(&mut self.reactor, token, result);
+    pub(super) fn mount_completed(&mut self, op: FrontendOp, result: Result<u32, IoFailure>) {
+        if let Some(Some(mounted)) = self.mounts.get_mut(usize::from(op.slot)) {
+            mounted.server.completed(&mut self.reactor, op, result);
         }
-    }
-
-    /// Returns the mount that a request belongs to, if it is not one of an NBD client.
-    pub(super) fn mount_of(request: RequestId) -> Option<usize> {
-        ((request.0 >> REQUEST_SHIFT) as usize).checked_sub(1)
     }
 
     pub(super) fn mount_replied(
         &mut self,
-        index: usize,
+        op: FrontendOp,
         request: RequestId,
         result: Result<(), RequestError>,
     ) {
-        if let Some(Some(mounted)) = self.mounts.get_mut(index) {
+        if let Some(Some(mounted)) = self.mounts.get_mut(usize::from(op.slot)) {
             mounted.server.replied(&mut self.reactor, request, result);
         }
     }

@@ -22,8 +22,9 @@
 //! next start may find either.
 
 use super::handle::PromiseSender;
-use super::{KIND_COPY, KIND_SHIFT, Pool, Promise};
+use super::{Pool, Promise};
 use crate::engine_io::Copying;
+use crate::token::Token;
 use forebay_admin::{AdminError, MessageId};
 use forebay_core::device_copy::{CopyStep, DeviceCopy};
 use forebay_core::{LifecycleError, MirrorState};
@@ -43,7 +44,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
 /// Interval of checks whether the new device answers.
 const WATCH: Duration = Duration::from_secs(1);
-const TOKEN: u64 = KIND_COPY << KIND_SHIFT;
+const TOKEN: u64 = Token::Copy.encode();
 
 /// The current step of the copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

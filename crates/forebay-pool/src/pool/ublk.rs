@@ -11,10 +11,11 @@
 
 use super::lost_exports::ExportLoss;
 use super::volumes::NotExported;
-use super::{KIND_SHIFT, KIND_UBLK, Pool, PoolEvent, Users};
+use super::{Pool, PoolEvent, Users};
 use crate::direction::direction;
 use crate::may_wait::MayWait;
 use crate::recorder::Front;
+use crate::token::FrontendOp;
 use crate::ublk_device::{DeviceSpec, UblkDevice, mark, prepare};
 use crate::ublk_server::{Backend, OnReactor, UblkOptions, UblkServer, reserve};
 use forebay_admin::MessageId;
@@ -30,9 +31,6 @@ use forebay_io::{BufId, IoFailure, UblkId};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// First request number of devices; those of mounts are below.
-pub(super) const REQUESTS: u64 = 1024;
-const REQUEST_SHIFT: u32 = 32;
 /// Time limit for the pool to answer the thread that makes a device.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -236,13 +234,7 @@ impl Pool {
         let depth = channel.depth();
         let ublk = self.reactor.add_ublk(channel).map_err(|_| "the I/O engine is not io_uring")?;
         block.spare = None; // the server has it
-        let options = UblkOptions {
-            volume,
-            token_base: (KIND_UBLK + index as u64) << KIND_SHIFT,
-            request_base: (REQUESTS + index as u64 + 1) << REQUEST_SHIFT,
-            size_bytes: block.size_bytes,
-            depth,
-        };
+        let options = UblkOptions { volume, slot: index as u16, size_bytes: block.size_bytes, depth };
         let client = Client::new(rules, export, Identity::unknown());
         let mut server = UblkServer::new(options, spare);
         server.begin(&mut OnReactor { reactor: &mut self.reactor, ublk });
@@ -308,14 +300,19 @@ impl Pool {
     }
 
     /// An operation of a device has completed.
-    pub(super) fn ublk_completed(&mut self, index: u64, token: u32, result: Result<u32, IoFailure>) {
-        if let Some(serving) = self.ublk_serving(index as usize) {
-            serving.server.completed(token, result);
+    pub(super) fn ublk_completed(&mut self, op: FrontendOp, result: Result<u32, IoFailure>) {
+        if let Some(serving) = self.ublk_serving(usize::from(op.slot)) {
+            serving.server.completed(op, result);
         }
     }
 
-    pub(super) fn ublk_replied(&mut self, index: u64, request: RequestId, result: Result<(), RequestError>) {
-        let Some(Some(block)) = self.blocks.get_mut(index as usize) else { return };
+    pub(super) fn ublk_replied(
+        &mut self,
+        op: FrontendOp,
+        request: RequestId,
+        result: Result<(), RequestError>,
+    ) {
+        let Some(Some(block)) = self.blocks.get_mut(usize::from(op.slot)) else { return };
         let Some(Serving { server, ublk, .. }) = &mut block.serving else { return };
         server.replied(&mut OnReactor { reactor: &mut self.reactor, ublk: *ublk }, request, result);
     }

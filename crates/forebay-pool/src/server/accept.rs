@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 impl Server {
     /// A listening socket has accepted a client, or failed.
-    pub fn accepted(
+    pub(super) fn accepted(
         &mut self,
         reactor: &mut Reactor,
         index: u32,

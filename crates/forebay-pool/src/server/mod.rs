@@ -32,12 +32,13 @@
 //! connections).
 
 use crate::handover::ListenerStore;
+use crate::token::{FrontendOp, Protocol};
 use forebay_config::rules::RuleSet;
 use forebay_core::{Engine, Request};
 use forebay_export::nbd::reply::Replier;
 use forebay_export::nbd::session::NbdRequest;
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::{BufId, BufPool, Reactor, Span};
+use forebay_io::{BufId, BufPool, IoFailure, Reactor, Span};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -125,9 +126,9 @@ const LONGEST_BYTES: usize = forebay_core::REQUEST_BYTES_MAX as usize + BLOCK_BY
 /// Pause of a listener after accepting failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Meaning of a token of the server.
+/// An operation of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ServerToken {
+enum ServerToken {
     /// A listening socket accepts.
     Accept(u32),
     /// A connection receives.
@@ -136,6 +137,28 @@ pub enum ServerToken {
     Send(u32),
     /// A thread continues the TLS handshake of a connection.
     Handshake(u32),
+}
+
+impl ServerToken {
+    fn encode(self) -> u64 {
+        let (slot, number) = match self {
+            Self::Accept(number) => (0, number),
+            Self::Receive(number) => (1, number),
+            Self::Send(number) => (2, number),
+            Self::Handshake(number) => (3, number),
+        };
+        FrontendOp::new(Protocol::Nbd, slot, number).token()
+    }
+
+    fn decode(FrontendOp { slot, number, .. }: FrontendOp) -> Self {
+        match slot {
+            0 => Self::Accept(number),
+            1 => Self::Receive(number),
+            2 => Self::Send(number),
+            3 => Self::Handshake(number),
+            other => unreachable!("the server has no operation {other}"),
+        }
+    }
 }
 
 /// A client's request that the engine works on.
@@ -261,7 +284,6 @@ pub struct Server {
     looks_for_holes: bool,
     hole_looks: Vec<status::HoleLook>,
     waiting_for_holes: Vec<status::StatusWaiting>,
-    tokens: fn(ServerToken) -> u64,
     closing: bool,
     /// Connections quiesce between two requests, or are quiesced; nothing is accepted.
     quiescing: bool,
@@ -300,12 +322,7 @@ pub struct Server {
 impl Server {
     /// Creates a server without clients. If the listener store is parked, nothing is read or
     /// accepted before `Server::go_on`.
-    pub fn new(
-        tokens: fn(ServerToken) -> u64,
-        listener_store: Arc<ListenerStore>,
-        connections_max: u32,
-        buffer_bytes: usize,
-    ) -> Self {
+    pub fn new(listener_store: Arc<ListenerStore>, connections_max: u32, buffer_bytes: usize) -> Self {
         Self {
             // Each has at least a small receive buffer, and half of the memory is not for those.
             connections_max: connections_max.min((buffer_bytes / FOR_REQUESTS / RECV_BYTES_SMALL) as u32),
@@ -338,7 +355,6 @@ impl Server {
             cipher: Vec::new(),
             plain: Vec::new(),
             crcs: Vec::new(),
-            tokens,
             closing: false,
             turn_at: Instant::now(),
             paused: Vec::new(),
@@ -378,6 +394,16 @@ impl Server {
         self.connections.iter().flatten().all(|connection| {
             connection.sends == 0 && connection.requests == 0 && connection.lingers_since.is_none()
         })
+    }
+
+    /// An operation has completed.
+    pub fn completed(&mut self, reactor: &mut Reactor, op: FrontendOp, result: Result<u32, IoFailure>) {
+        match ServerToken::decode(op) {
+            ServerToken::Accept(endpoint) => self.accepted(reactor, endpoint, result),
+            ServerToken::Receive(connection) => self.received(reactor, connection, result),
+            ServerToken::Send(send) => self.sent(reactor, send, result.is_ok()),
+            ServerToken::Handshake(connection) => self.handshaken(reactor, connection),
+        }
     }
 
     /// Performs due timers; returns how long the loop may sleep because of them.

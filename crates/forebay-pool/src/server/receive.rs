@@ -12,7 +12,7 @@ use std::time::Instant;
 
 impl Server {
     /// A connection has received bytes, or failed.
-    pub fn received(
+    pub(super) fn received(
         &mut self,
         reactor: &mut Reactor,
         index: u32,

@@ -1,6 +1,7 @@
 //! Requests of clients: submitting them to the engine, and handling its replies.
 
 use super::{BLOCK, FOR_REPLIES, Pending, Server, Volumes};
+use crate::token::{FrontendOp, Protocol};
 use forebay_core::{Request, RequestError, RequestId, RequestKind};
 use forebay_export::nbd::Errno;
 use forebay_export::nbd::session::NbdRequest;
@@ -10,8 +11,9 @@ use forebay_io::{BufId, Reactor, Span};
 impl Server {
     /// The engine has answered a request.
     pub fn replied(&mut self, reactor: &mut Reactor, id: RequestId, result: Result<(), RequestError>) {
-        let pending = self.pending[id.0 as usize].take().expect("the engine answers each request once");
-        self.free_pending.push(id.0 as u32);
+        let number = FrontendOp::of_request(id).number;
+        let pending = self.pending[number as usize].take().expect("the engine answers each request once");
+        self.free_pending.push(number);
         let Pending { connection: index, request: NbdRequest { cookie, request }, buffer, replier } = pending;
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         connection.requests -= 1;
@@ -138,7 +140,7 @@ impl Server {
         volumes.submit(
             now,
             Request {
-                id: RequestId(u64::from(id)),
+                id: FrontendOp::new(Protocol::Nbd, 0, id).request_id(),
                 volume,
                 kind,
                 offset: what.offset_bytes,

@@ -23,6 +23,7 @@ use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{BufId, BufPool, IoFailure, Op, Reactor, Span, UblkId};
 
 use crate::fuse_server::kind;
+use crate::token::{FrontendOp, Protocol};
 
 /// Requests leave this part of the memory to others; the same as those of NBD and FUSE.
 const FOR_REPLIES: usize = 8;
@@ -99,10 +100,8 @@ pub trait Backend {
 pub struct UblkOptions {
     /// The volume of its requests.
     pub volume: VolumeId,
-    /// Tokens of its operations are this with the tag in the lower bits, which are zero here.
-    pub token_base: u64,
-    /// Numbers of its requests are this with the tag in the lower bits, which are zero here.
-    pub request_base: u64,
+    /// The slot of its operations and requests; their numbers are the tags.
+    pub slot: u16,
     /// Size of the volume.
     pub size_bytes: u64,
     /// Tags.
@@ -246,13 +245,16 @@ impl UblkServer {
     fn next(&mut self, kernel: &mut dyn Kernel, tag: u16, answer: Option<i32>) {
         self.tags[usize::from(tag)] = Tag::Waiting;
         self.waiting += 1;
-        kernel.next(self.options.token_base | u64::from(tag), tag, answer);
+        kernel.next(self.op(tag).token(), tag, answer);
     }
 
-    /// A command has returned, with a request or because the device is gone; `token` is the lower
-    /// half of its token.
-    pub fn completed(&mut self, token: u32, result: Result<u32, IoFailure>) {
-        let tag = token as u16;
+    fn op(&self, tag: u16) -> FrontendOp {
+        FrontendOp::new(Protocol::Ublk, self.options.slot, tag.into())
+    }
+
+    /// A command has returned, with a request or because the device is gone.
+    pub fn completed(&mut self, op: FrontendOp, result: Result<u32, IoFailure>) {
+        let tag = op.number as u16;
         let Some(state) = self.tags.get_mut(usize::from(tag)).filter(|state| **state == Tag::Waiting) else {
             return;
         };
@@ -326,7 +328,7 @@ impl UblkServer {
         self.working += 1;
         let treatment = backend.treatment(&request);
         backend.submit(Request {
-            id: RequestId(self.options.request_base | u64::from(tag)),
+            id: self.op(tag).request_id(),
             volume: self.options.volume,
             kind: kind(request.operation),
             offset: request.offset_bytes,
@@ -340,7 +342,7 @@ impl UblkServer {
 
     /// The backend has answered a request.
     pub fn replied(&mut self, kernel: &mut dyn Kernel, id: RequestId, result: Result<(), RequestError>) {
-        let tag = id.0 as u16;
+        let tag = FrontendOp::of_request(id).number as u16;
         let Some(&Tag::Working { request, buffer }) = self.tags.get(usize::from(tag)) else { return };
         self.working -= 1;
         let mut answer = match result {

@@ -4,9 +4,12 @@ use super::*;
 use std::collections::{BTreeMap, VecDeque};
 
 const SIZE: u64 = 1 << 24;
-const TOKENS: u64 = 7 << 56;
-const REQUESTS: u64 = 9 << 32;
+const SLOT: u16 = 7;
 const DEPTH: u16 = 4;
+
+fn op(tag: u16) -> FrontendOp {
+    FrontendOp::new(Protocol::Ublk, SLOT, tag.into())
+}
 
 /// The kernel's side of a device.
 struct FakeKernel {
@@ -38,13 +41,13 @@ impl FakeKernel {
         description[0..4].copy_from_slice(&flags.to_ne_bytes());
         description[4..8].copy_from_slice(&sectors.to_ne_bytes());
         description[8..16].copy_from_slice(&sector.to_ne_bytes());
-        server.completed(u32::from(tag), Ok(0));
+        server.completed(op(tag), Ok(0));
     }
 }
 
 impl Kernel for FakeKernel {
     fn next(&mut self, token: u64, tag: u16, answer: Option<i32>) {
-        assert_eq!(token, TOKENS | u64::from(tag));
+        assert_eq!(token, op(tag).token());
         assert!(self.commands.insert(tag, answer).is_none(), "two commands of tag {tag}");
     }
 
@@ -95,13 +98,7 @@ impl Backend for FakeBackend {
 fn serve(memory_bytes: usize) -> (UblkServer, FakeKernel, FakeBackend) {
     let mut kernel = FakeKernel::new(memory_bytes);
     let spare = reserve(&mut kernel.pool).expect("memory for one request");
-    let options = UblkOptions {
-        volume: VolumeId(3),
-        token_base: TOKENS,
-        request_base: REQUESTS,
-        size_bytes: SIZE,
-        depth: DEPTH,
-    };
+    let options = UblkOptions { volume: VolumeId(3), slot: SLOT, size_bytes: SIZE, depth: DEPTH };
     let mut server = UblkServer::new(options, spare);
     server.begin(&mut kernel);
     assert_eq!(kernel.commands.len(), usize::from(DEPTH), "the device can be started");
@@ -117,7 +114,7 @@ fn a_write_lies_where_the_engine_wants_it() {
     assert!(server.turn(&mut backend, &mut kernel));
     assert!(!server.turn(&mut backend, &mut kernel), "it is begun once");
     let (id, kind, offset, len, buf, crcs) = backend.0.pop_front().unwrap();
-    assert_eq!((id, kind), (RequestId(REQUESTS | 1), forebay_core::RequestKind::Write { fua: true }));
+    assert_eq!((id, kind), (op(1).request_id(), forebay_core::RequestKind::Write { fua: true }));
     assert_eq!((offset, len, crcs.len()), (9 * 512, 1024, 1));
     let mut bytes = vec![0; 1024];
     kernel.pool.copy_out(Span::new(BufId(buf.unwrap().0), 512, 1024), &mut bytes);
@@ -188,7 +185,7 @@ fn stopped_device_waits_for_all_commands() {
     let gone = || Err(std::io::Error::from_raw_os_error(19).into());
     for tag in 1..DEPTH {
         kernel.commands.remove(&tag);
-        server.completed(u32::from(tag), gone());
+        server.completed(op(tag), gone());
     }
     assert!(!server.is_over(), "the engine works on a request");
     kernel.is_gone = true;
@@ -196,8 +193,8 @@ fn stopped_device_waits_for_all_commands() {
     server.replied(&mut kernel, id, Ok(()));
     assert_eq!(kernel.commands[&0], Some(-5), "its memory is gone");
     assert!(!server.is_over(), "a command is in the kernel");
-    server.completed(0, gone());
-    server.completed(0, gone()); // the kernel never reports this twice; it has no effect
+    server.completed(op(0), gone());
+    server.completed(op(0), gone()); // the kernel never reports this twice; it has no effect
     assert_eq!(server.ended().map(|failure| failure.errno), Some(19));
     server.end(&mut kernel.pool);
     assert_eq!(kernel.pool.stats().used_bytes, 0);
@@ -226,7 +223,7 @@ fn requests_left_to_a_successor_stay_open() {
     server.resume(VolumeId(3), SIZE);
     assert!(server.turn(&mut backend, &mut kernel));
     let again: Vec<RequestId> = backend.0.drain(..).map(|given| given.0).collect();
-    assert_eq!(again, [1, 2, 3].map(|tag| RequestId(REQUESTS | tag)), "all that was left is begun");
+    assert_eq!(again, [1, 2, 3].map(|tag| op(tag).request_id()), "all that was left is begun");
     server.leave();
     again.into_iter().for_each(|id| server.replied(&mut kernel, id, Err(RequestError::Shutdown)));
     // No server takes the device over after all.
@@ -236,7 +233,7 @@ fn requests_left_to_a_successor_stay_open() {
     assert!(!server.turn(&mut backend, &mut kernel));
     assert_eq!(kernel.commands[&0], Some(-5));
     for tag in 0..DEPTH {
-        server.completed(u32::from(tag), Err(std::io::Error::from_raw_os_error(19).into()));
+        server.completed(op(tag), Err(std::io::Error::from_raw_os_error(19).into()));
     }
     assert!(server.is_over());
 }
