@@ -8,23 +8,23 @@
 //! this thread between two turns. A task longer than a turn (attaching, detaching, resizing) begins
 //! that way, and a [`Promise`] returns its result once the engine's notice has come.
 //!
-//! Files: `chores` (work of threads), `absent` (volumes that are not attached), `cache_failure`
+//! Files: `background` (work of threads), `absent` (volumes that are not attached), `cache_failure`
 //! (failure of the cache device), `paths` (files that have lost their names), `saving` (writing one
 //! to another path), `before_stop` (data that a stop saves first), `mirror` (failure of a member of
 //! a mirrored cache), `handle` (calls from other threads), `letting_go` (closing devices that may
-//! hang), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `ublk`
-//! (volumes as block devices), `guests` (volumes as devices of virtual machines), `quiesce`
-//! (pausing, for a successor), `recordings` (of requests), `replace` (replacing a healthy device),
-//! `size` (growing and shrinking the pool), `report` (reports to the operator), `losses` (lost
-//! data), `snapshot` (current state and statistics), `store_state` (state of a backing store),
-//! `unplugged` (disks that come back as new devices), `users` (users of a volume).
+//! hang), `volumes` (attach, detach, resize, settings), `frontends` (the protocols by which clients
+//! reach volumes, and their users), `lost_exports` (exports that other programs remove or hide),
+//! `quiesce` (pausing, for a successor), `recordings` (of requests), `replace` (replacing a healthy
+//! device), `size` (growing and shrinking the pool), `report` (reports to the operator), `losses`
+//! (lost data), `snapshot` (current state and statistics), `store_state` (state of a backing
+//! store), `unplugged` (disks that come back as new devices).
 
 mod absent;
+mod background;
 mod before_stop;
 mod cache_failure;
-mod chores;
 mod devices;
-mod guests;
+mod frontends;
 mod handle;
 mod holes;
 mod left_behind;
@@ -32,7 +32,6 @@ mod letting_go;
 mod losses;
 mod lost_exports;
 mod mirror;
-mod mounts;
 mod paths;
 mod quiesce;
 mod recordings;
@@ -43,13 +42,12 @@ mod scrub;
 mod size;
 mod snapshot;
 mod store_state;
-mod ublk;
 mod unplugged;
-mod users;
 mod volumes;
 
 pub use absent::{AbsentVolume, ahead_in_all};
 pub use devices::Back;
+pub use frontends::{Claims, Users};
 pub use handle::{Look, PoolGone, PoolHandle, Promise, PromiseSender};
 pub use losses::Lost;
 pub use mirror::Rebuilding;
@@ -59,8 +57,6 @@ pub use report::PoolEvent;
 pub use saving::Saving;
 pub use scrub::Scrubbed;
 pub use snapshot::{CopiedDevice, Mirrored, PoolSnapshot, VolumeSnapshot};
-pub use ublk::Claims;
-pub use users::Users;
 pub(crate) use volumes::Served;
 pub use volumes::{Destaging, VolumeSpec};
 
@@ -77,7 +73,8 @@ use crate::open::PoolParts;
 use crate::recorder::{Front, Recorder};
 use crate::register::{Entry, Facts, older_hint, record_path};
 use crate::server::{Refused, Server, put_memory_by};
-use crate::token::{FrontendOp, Protocol, Token};
+use crate::token::Token;
+use background::BackgroundTasks;
 use cache_failure::CacheFailure;
 use devices::DeviceWatch;
 use forebay_admin::events::EventKind;
@@ -85,14 +82,13 @@ use forebay_admin::{AdminError, MessageId};
 use forebay_core::{Action, Engine, EngineConfig, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, CacheUuid};
 use forebay_io::{Completion, DeviceId, EnginePreference, IoFailure, Limits, Reactor};
+use frontends::{DeviceDisposition, Frontends};
 use handle::PoolTask;
-use mounts::{Mounted, Mounting};
 use size::Resizing;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
-use ublk::{Block, Fate};
 
 /// Completions for each connection that the loop processes before it submits the resulting
 /// operations to the kernel.
@@ -152,23 +148,8 @@ pub struct Pool {
     reactor: Reactor,
     engine: Engine,
     io: EngineIo,
-    server: Server,
-    mounts: Vec<Option<Mounted>>,
-    mounting: Vec<Mounting>,
-    guests: Vec<Option<guests::Exported>>,
-    /// Guest exports made so far.
-    guests_made: u64,
-    /// Paths of mounts being unmounted.
-    unmounting: Vec<(PathBuf, mpsc::Receiver<()>)>,
-    /// Mounts made so far.
-    mounted: u64,
-    blocks: Vec<Option<Block>>,
-    /// Block devices made so far.
-    blocks_made: u64,
-    listening: Vec<chores::Listening>,
-    chores: chores::Chores,
-    /// Threads that appear to hang on the path of a mount.
-    hung: Vec<(PathBuf, std::thread::JoinHandle<()>)>,
+    frontends: Frontends,
+    background: BackgroundTasks,
     /// Threads that search backing stores for holes.
     hole_looks: Vec<std::thread::JoinHandle<()>>,
     /// By volume number.
@@ -194,7 +175,6 @@ pub struct Pool {
     myself: mpsc::Sender<PoolTask>,
     cache_failure: CacheFailure,
     losses: losses::Losses,
-    mount_look: lost_exports::MountLook,
     mirror: mirror::Mirror,
     watch: DeviceWatch,
     paths: paths::PathWatch,
@@ -293,20 +273,14 @@ impl Pool {
         };
         let without_cache = start.without_cache.is_some();
         let mut pool = Self {
+            background: BackgroundTasks::new(&start.name),
             name: start.name,
             engine,
-            server: Server::new(start.listener_store, start.connections_max, start.buffer_bytes),
-            mounts: Vec::new(),
-            mounting: Vec::new(),
-            guests: Vec::new(),
-            guests_made: 0,
-            mounted: 0,
-            unmounting: Vec::new(),
-            blocks: Vec::new(),
-            blocks_made: 0,
-            listening: Vec::new(),
-            chores: chores::Chores::default(),
-            hung: Vec::new(),
+            frontends: Frontends::new(Server::new(
+                start.listener_store,
+                start.connections_max,
+                start.buffer_bytes,
+            )),
             hole_looks: Vec::new(),
             volumes: Vec::new(),
             meter: Meter::new(io.now()),
@@ -325,7 +299,6 @@ impl Pool {
             myself,
             cache_failure: CacheFailure::new(start.state_dir, start.without_cache),
             losses: losses::Losses::default(),
-            mount_look: lost_exports::MountLook::default(),
             mirror: mirror::Mirror::new(parts.mirror_notes),
             watch: DeviceWatch::default(),
             paths: paths::PathWatch::default(),
@@ -342,7 +315,7 @@ impl Pool {
             io,
             reactor,
         };
-        pool.server.look_for_holes();
+        pool.frontends.nbd.look_for_holes();
         if without_cache {
             pool.opened_without_cache();
         } else {
@@ -397,7 +370,7 @@ impl Pool {
             self.turn()?;
         }
         let timeout = Instant::now() + LAST_REPLIES;
-        while !(self.clients_are_quiet() && self.chores_are_done() && self.copy_is_quiet())
+        while !(self.frontends.are_idle() && self.background.are_done() && self.copy_is_quiet())
             && Instant::now() < timeout
         {
             self.turn()?;
@@ -495,7 +468,7 @@ impl Pool {
 
     /// Checks connected clients against the changed allow lists.
     pub fn look_at_clients_again(&mut self) {
-        self.server.look_at_clients_again();
+        self.frontends.nbd.look_at_clients_again();
     }
 
     /// Begins an orderly stop; the loop ends when the engine has closed the cache, or when devices
@@ -503,7 +476,7 @@ impl Pool {
     pub fn stop(&mut self) {
         if !self.stopping && !self.stop_waits() {
             self.letting_go.waits(true);
-            self.stop_without_limit(Fate::RemoveUnused);
+            self.stop_without_limit(DeviceDisposition::RemoveUnused);
         }
     }
 
@@ -525,22 +498,18 @@ impl Pool {
             return Ok(());
         }
         self.letting_go.waits(true);
-        self.stop_without_limit(Fate::Remove(claims));
+        self.stop_without_limit(DeviceDisposition::Remove(claims));
         Ok(())
     }
 
     /// Like [`Pool::stop`] without a time limit for devices: for a process that continues, and may
     /// open the pool again. `devices`: the fate of its block devices.
-    pub(super) fn stop_without_limit(&mut self, devices: Fate) {
+    pub(super) fn stop_without_limit(&mut self, devices: DeviceDisposition) {
         if std::mem::replace(&mut self.stopping, true) {
             return;
         }
         (self.report)(PoolEvent::Stopping);
-        self.unmount(None);
-        self.end_ublks(None, devices);
-        self.close_guests(None);
-        self.server.close(&mut self.reactor);
-        self.clear_sockets();
+        self.with_frontends(|frontends, cx| frontends.close(cx, None, devices));
         self.forget_all_lost_exports();
         if !self.begin_last_drain() {
             let now = self.io.now();
@@ -553,13 +522,11 @@ impl Pool {
         self.work();
         let (record, note) = (self.look_after_record(), self.look_after_note());
         let losses = self.look_after_losses();
-        let (look, mounts) = (self.look_after_devices(), self.look_after_mounts());
-        let table = self.look_at_mount_table();
+        let (look, frontends) = (self.look_after_devices(), self.with_frontends(Frontends::tend));
         let losses = losses.into_iter().chain(self.look_after_last_drain());
         let stores = self.look_after_stores();
-        let stores = stores.into_iter().chain(self.look_after_chores()).chain(self.look_after_copy());
-        let others =
-            record.into_iter().chain(note).chain(losses).chain(look).chain(mounts).chain(table).chain(stores);
+        let stores = stores.into_iter().chain(self.background.tend()).chain(self.look_after_copy());
+        let others = record.into_iter().chain(note).chain(losses).chain(look).chain(frontends).chain(stores);
         let timeout = self.sleep().into_iter().chain(others).min();
         self.completions.clear();
         let waited = self.reactor.wait(timeout, &mut self.completions).map_err(io_failed)?;
@@ -572,13 +539,10 @@ impl Pool {
         if waited.woken {
             self.run_tasks();
         }
-        self.server.wake_blocked();
-        self.forget_mounts();
-        self.forget_ublks();
-        self.look_after_guests();
+        self.with_frontends(Frontends::reap);
         self.look_for_recovery();
         self.answer_if_quiesced();
-        if let Some(Refused { what, others }) = self.server.take_refused() {
+        if let Some(Refused { what, others }) = self.frontends.nbd.take_refused() {
             (self.report)(PoolEvent::ClientRefused { what, others });
         }
         Ok(())
@@ -590,18 +554,14 @@ impl Pool {
         loop {
             let now = self.io.read_clock();
             let mut front = Front { engine: &mut self.engine, recorder: &mut self.recorder };
-            let started = self.server.turn(&mut front, &mut self.reactor, now);
-            let started = self.turn_mounts() || started;
-            let started = self.turn_ublks() || started;
-            let started = self.turn_guests() || started;
+            let started = self.frontends.poll(&mut self.reactor, &mut front, now);
             let acted = self.act();
             if !started && !acted {
                 break;
             }
         }
         self.begin_hole_looks();
-        self.server.send_all(&mut self.reactor);
-        self.signal_guests();
+        self.frontends.send_replies(&mut self.reactor);
         self.io.read_clock();
     }
 
@@ -612,8 +572,11 @@ impl Pool {
     fn take_completions(&mut self) -> Result<(), RunError> {
         let mut completions = std::mem::take(&mut self.completions);
         let mut left = completions.len();
-        let piece =
-            if left <= PIECE { left } else { PIECE * (self.server.busy_connections() as usize).max(1) };
+        let piece = if left <= PIECE {
+            left
+        } else {
+            PIECE * (self.frontends.nbd.busy_connections() as usize).max(1)
+        };
         for (number, completion) in completions.drain(..).enumerate() {
             self.completed(completion);
             left -= 1;
@@ -626,23 +589,15 @@ impl Pool {
         Ok(())
     }
 
-    /// Every request of every client is answered.
-    fn clients_are_quiet(&self) -> bool {
-        self.server.is_quiet() && self.mounts_are_quiet() && self.ublks_are_quiet() && self.guests_are_quiet()
-    }
-
     /// How long the loop may sleep if nothing happens.
     fn sleep(&mut self) -> Option<Duration> {
         if self.closed {
             return Some(Duration::from_millis(10));
         }
-        if self.guests_have_more() {
-            return Some(Duration::ZERO);
-        }
         let now = self.io.now();
         let due = self.engine.next_deadline();
         let due = due.map(|due| Duration::from_nanos(due.saturating_sub(now)).max(Duration::from_micros(1)));
-        let resume = self.server.timers(&mut self.reactor);
+        let resume = self.frontends.timers(&mut self.reactor);
         due.into_iter().chain(resume).min()
     }
 
@@ -673,12 +628,9 @@ impl Pool {
                 self.operation_done(done);
             }
             Token::Copy => self.copy_completed(completion.result),
-            Token::Frontend(op) => match op.protocol {
-                Protocol::Nbd => self.server.completed(&mut self.reactor, op, completion.result),
-                Protocol::Fuse => self.mount_completed(op, completion.result),
-                Protocol::Ublk => self.ublk_completed(op, completion.result),
-                Protocol::VhostUser => self.guest_completed(op, completion.result),
-            },
+            Token::Frontend(op) => {
+                self.frontends.on_completion(&mut self.reactor, op, completion.result);
+            }
         }
     }
 
@@ -702,13 +654,7 @@ impl Pool {
                     Some(Action::Reply { request, result, path, took, volume, bytes }) => {
                         self.time_request(volume, path, took, bytes);
                         self.recorder.replied(request, result.is_ok(), path, took);
-                        let op = FrontendOp::of_request(request);
-                        match op.protocol {
-                            Protocol::Nbd => self.server.replied(&mut self.reactor, request, result),
-                            Protocol::Fuse => self.mount_replied(op, request, result),
-                            Protocol::Ublk => self.ublk_replied(op, request, result),
-                            Protocol::VhostUser => self.guest_replied(op, request, result),
-                        }
+                        self.frontends.on_reply(&mut self.reactor, request, result);
                     }
                     Some(Action::VolumeQuiet { volume }) => self.volume_quiet(volume),
                     Some(Action::RecordLoss { ticket }) => self.record_loss(ticket),

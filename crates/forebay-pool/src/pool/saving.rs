@@ -13,7 +13,7 @@
 //!   again.
 //! - A stop waits for the copy (`before_stop`).
 
-use super::ublk::{Claims, Fate};
+use super::frontends::{Claims, DeviceDisposition};
 use super::volumes::Done;
 use super::{Pool, Promise};
 use crate::cache_device::device_error;
@@ -114,7 +114,7 @@ impl Pool {
                 return Err(error);
             }
         };
-        self.begin_detach(id, DetachHow::Keep, Some(done.clone()), Fate::Remove(claims))?;
+        self.begin_detach(id, DetachHow::Keep, Some(done.clone()), DeviceDisposition::Remove(claims))?;
         if let Some(served) = self.served_mut(id) {
             served.saving = Some(Arc::clone(saving));
         }
@@ -166,7 +166,7 @@ impl Pool {
 
     fn remove_copy(&mut self, path: &Path) {
         let path = path.to_owned();
-        self.chore(move |_| drop(std::fs::remove_file(path)));
+        self.background.start(move |_| drop(std::fs::remove_file(path)));
     }
 
     /// Returns false if a detach can no longer be cancelled, because its copy is getting its name.

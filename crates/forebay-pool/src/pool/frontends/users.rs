@@ -5,8 +5,9 @@
 //! process uses a file (FUSE) as long as it has it open. A loop device has the file open, so a file
 //! system mounted from it counts. A block device is in use while it is open or mounted.
 
-use super::{Claims, Pool};
+use super::Claims;
 use crate::may_wait::MayWait;
+use crate::pool::Pool;
 use crate::ublk_device::UblkDevice;
 use forebay_admin::{AdminError, MessageId};
 use forebay_format::VolumeId;
@@ -124,27 +125,15 @@ impl std::fmt::Display for Users {
 }
 
 impl Pool {
-    /// Returns the users of a volume, except those of its block devices: only threads that may wait
-    /// can query the kernel for them ([`Users::of_devices`]).
-    pub(super) fn users_of(&self, id: VolumeId) -> Users {
-        Users {
-            clients: self.server.clients_of(&self.reactor, id),
-            files: self.open_files(id),
-            frontends: self.frontends(id),
-            covered: self.served(id).map_or_else(Vec::new, |served| served.lost_exports.covered().collect()),
-            devices: Vec::new(),
-        }
+    /// Returns the users of a volume, except those of its block devices.
+    pub(in crate::pool) fn users_of(&self, id: VolumeId) -> Users {
+        let covered = self.served(id).map_or_else(Vec::new, |served| served.lost_exports.covered().collect());
+        Users { covered, ..self.frontends.users(&self.reactor, id) }
     }
 
     /// Returns the users of the volume with this name; none if it does not exist.
     pub fn users(&self, name: &str) -> Users {
         self.find(name).map_or_else(Users::default, |id| self.users_of(id))
-    }
-
-    /// Counts the users of a volume: connections, and open handles of its files.
-    pub(super) fn user_count(&self, id: VolumeId) -> u64 {
-        let open: u64 = self.open_files(id).iter().map(|(_, open)| open).sum();
-        self.server.connections_to(id) + self.frontends(id).len() as u64 + open
     }
 }
 
