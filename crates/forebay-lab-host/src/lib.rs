@@ -15,17 +15,17 @@ pub mod null;
 
 use forebay_admin::MessageId;
 use forebay_config::PoolTunables;
-use forebay_config::rules::{DefaultAction, RuleSet};
+use forebay_config::rules::{ClientCache, DefaultAction, RuleSet};
 use forebay_core::OpId;
 use forebay_export::directory::ExportInfo;
-use forebay_export::fuse::VolumeTree;
 use forebay_export::uri::{BackingUri, ExportUri, Guards};
 use forebay_format::VolumeId;
 use forebay_io::fuse::FuseMount;
 use forebay_io::{Completion, Device, DeviceModel, EnginePreference, IoFailure, Limits, Reactor, Waker};
-use forebay_pool::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
+use forebay_pool::client_request::ClientEngine;
+use forebay_pool::fuse_server::{BUFFER_BYTES_DEFAULT, FuseOptions, FuseServer};
 use forebay_pool::mounting::{Made, reserve, ring_bytes};
-use forebay_pool::server::{Offer, Server, Volumes, put_memory_by};
+use forebay_pool::server::{Offer, Server, put_memory_by};
 use forebay_pool::token::{FrontendOp, Protocol, Token};
 use forebay_pool::{MayWait, RunError};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
@@ -140,10 +140,12 @@ pub fn serve<V: RequestHandler>(
     let (signals, stopper) = watch_signals(reactor.waker())?;
     let volume = make(&mut reactor)?;
     let mut server = Server::new(Arc::default(), defaults.pool_connections_max, buffer_bytes);
-    server.add_volume(VOLUME, Arc::new(RuleSet::new(DefaultAction::Cache, options.size_bytes)));
+    let rules = Arc::new(RuleSet::new(DefaultAction::Cache, options.size_bytes));
+    server.add_volume(VOLUME, Arc::clone(&rules));
     let mut host = Host {
         reactor,
         server,
+        rules,
         mounts: Vec::new(),
         volume,
         answers: Vec::new(),
@@ -183,14 +185,11 @@ fn watch_signals(waker: Waker) -> Result<(mpsc::Receiver<i32>, signal_hook::iter
 }
 
 /// A volume as seen by NBD connections and mounts.
-struct Desk<'a, V> {
-    volume: &'a mut V,
-    now: Nanos,
-}
+struct EngineAdapter<'a, V>(&'a mut V);
 
-impl<V: RequestHandler> Volumes for Desk<'_, V> {
-    fn submit(&mut self, now: u64, request: Request<'_>) {
-        self.volume.submit(now, request);
+impl<V: RequestHandler> ClientEngine for EngineAdapter<'_, V> {
+    fn submit(&mut self, now: Nanos, request: Request<'_>) {
+        self.0.submit(now, request);
     }
 
     fn block_status(
@@ -200,26 +199,12 @@ impl<V: RequestHandler> Volumes for Desk<'_, V> {
         blocks: u64,
         f: &mut dyn FnMut(u64, bool, bool) -> bool,
     ) {
-        self.volume.block_status(first_block, blocks, f);
-    }
-}
-
-impl<V: RequestHandler> Backend for Desk<'_, V> {
-    fn submit(&mut self, request: Request<'_>) {
-        self.volume.submit(self.now, request);
-    }
-
-    fn store(&mut self, _id: RequestId, _node: u64, _text: Vec<u8>) {
-        unreachable!("a volume's tree has no control files");
-    }
-
-    fn interrupted(&mut self, _id: RequestId) {
-        // Requests of a volume end soon enough without it.
+        self.0.block_status(first_block, blocks, f);
     }
 }
 
 struct Mounted {
-    server: FuseServer<VolumeTree>,
+    server: FuseServer,
     /// `None` once it is unmounted.
     mount: Option<FuseMount>,
 }
@@ -228,6 +213,7 @@ struct Mounted {
 struct Host<V> {
     reactor: Reactor,
     server: Server,
+    rules: Arc<RuleSet>,
     mounts: Vec<Mounted>,
     volume: V,
     answers: Vec<Answer>,
@@ -293,7 +279,9 @@ impl<V: RequestHandler> Host<V> {
         let memory = reserve(self.reactor.pool_mut(), self.mounts.len(), self.buffer_bytes)?;
         let ring_bytes = ring_bytes(self.reactor.pool(), self.mounts.len(), self.buffer_bytes);
         let made = Made::at(&MayWait::here(), path)?;
-        let (server, mount) = made.serve(&mut self.reactor, size_bytes, options, memory, ring_bytes)?;
+        let clients = ClientCache::new(Arc::clone(&self.rules), "fuse");
+        let (server, mount) =
+            made.serve(&mut self.reactor, size_bytes, options, memory, ring_bytes, clients)?;
         self.mounts.push(Mounted { server, mount: Some(mount) });
         Ok(())
     }
@@ -333,10 +321,11 @@ impl<V: RequestHandler> Host<V> {
     fn work(&mut self) {
         loop {
             let now = self.now();
-            let mut desk = Desk { volume: &mut self.volume, now };
-            let mut moved = self.server.turn(&mut desk, &mut self.reactor, now);
+            let mut engine = EngineAdapter(&mut self.volume);
+            let mut moved = self.server.turn(&mut engine, &mut self.reactor, now);
+            let at = Instant::now();
             for mounted in &mut self.mounts {
-                moved |= mounted.server.turn(&mut desk, &mut self.reactor);
+                moved |= mounted.server.turn(&mut engine, &mut self.reactor, now, at);
             }
             moved |= self.volume.act(now, &mut self.reactor, &mut self.answers);
             let mut answers = std::mem::take(&mut self.answers);

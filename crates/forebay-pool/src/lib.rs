@@ -10,7 +10,8 @@
 //!   several; [`settings_copy`]: settings on an exported cache; [`encryption`]: keys.
 //! - [`register`], [`replaced`], [`loss_record`], [`mirror_notes`], [`witness`], [`failed_mark`]:
 //!   records of a cache outside of its log.
-//! - [`guard`]: clients that may use an export; `direction`: the direction of a request, for rules;
+//! - [`client_request`]: requests on their way to the engine; [`guard`]: clients that may use an
+//!   export;
 //!   [`secret_file`]: files with secrets.
 //! - [`handover`]: sockets that outlive a process.
 //! - [`meter`]: counters and durations.
@@ -24,7 +25,7 @@
 
 pub mod cache_device;
 pub mod cipher;
-mod direction;
+pub mod client_request;
 pub mod durable;
 pub mod encryption;
 pub mod engine_io;

@@ -10,6 +10,7 @@ use crate::fuse_server::{
 use crate::may_wait::MayWait;
 use crate::time_limit::let_go;
 use forebay_config::mount_memory::{memory_for, mounts_max};
+use forebay_config::rules::ClientCache;
 use forebay_export::fuse::{Limits, Session, VolumeTree};
 use forebay_export::size::ByteSize;
 use forebay_io::fuse::{FuseMount, MountOptions, RingAccess, mount, volume_place};
@@ -89,14 +90,15 @@ impl Made {
         options: FuseOptions,
         memory: FuseMemory,
         ring_bytes: usize,
-    ) -> Result<(FuseServer<VolumeTree>, FuseMount), String> {
+        clients: ClientCache,
+    ) -> Result<(FuseServer, FuseMount), String> {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let tree = VolumeTree::new(self.name.as_deref(), size_bytes, owner, now_s);
         let ring = RingMemory::reserve(reactor, self.ring, ring_bytes);
         let ring_payload_bytes_max = ring.as_ref().map_or(0, RingMemory::payload_bytes);
         let session = Session::new(tree, Limits { ring_payload_bytes_max, ..Limits::default() });
-        match FuseServer::new(reactor, self.fd, session, options, memory, ring) {
+        match FuseServer::new(reactor, self.fd, session, options, memory, ring, clients) {
             Ok(server) => Ok((server, self.mount)),
             Err(error) => {
                 let_go(self.mount); // unmounting can wait for others

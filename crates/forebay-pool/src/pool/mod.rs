@@ -70,7 +70,7 @@ use crate::loss_record::LossRecord;
 use crate::may_wait::MayWait;
 use crate::meter::{History, Meter};
 use crate::open::PoolParts;
-use crate::recorder::{Front, Recorder};
+use crate::recorder::{Recorder, TracedEngine};
 use crate::register::{Entry, Facts, older_hint, record_path};
 use crate::server::{Refused, Server, put_memory_by};
 use crate::token::Token;
@@ -553,8 +553,8 @@ impl Pool {
     fn work(&mut self) {
         loop {
             let now = self.io.read_clock();
-            let mut front = Front { engine: &mut self.engine, recorder: &mut self.recorder };
-            let started = self.frontends.poll(&mut self.reactor, &mut front, now);
+            let mut engine = TracedEngine { engine: &mut self.engine, recorder: &mut self.recorder };
+            let started = self.frontends.poll(&mut self.reactor, &mut engine, now);
             let acted = self.act();
             if !started && !acted {
                 break;

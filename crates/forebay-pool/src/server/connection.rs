@@ -3,10 +3,10 @@
 use super::encrypted::{Handshaken, OwnBuffer};
 use super::tls::{LEFTOVER_BYTES_MAX, TlsLink};
 use super::{
-    Arriving, FOR_ENGINE, FOR_REQUESTS, RECV_BYTES, RECV_BYTES_SMALL, RECV_BYTES_SMALL_TLS, REPLY_BYTES,
-    REQUESTS_MAX, STALLED_AFTER, STALLED_SEEN, UNSENT_BYTES_MAX,
+    Arriving, RECV_BYTES, RECV_BYTES_SMALL, RECV_BYTES_SMALL_TLS, REPLY_BYTES, REQUESTS_MAX, STALLED_AFTER,
+    STALLED_SEEN, UNSENT_BYTES_MAX,
 };
-use crate::direction::direction;
+use crate::client_request::{FOR_ENGINE, FOR_REQUESTS, treatment};
 use crate::guard::Peer;
 use forebay_config::rules::Client;
 use forebay_core::Treatment;
@@ -170,8 +170,7 @@ impl Connection {
     /// The treatment that the rules decide for a request.
     pub(super) fn treatment(&mut self, what: &ClientRequest, now: Instant) -> Treatment {
         let Some(client) = &mut self.client else { return Treatment::Cache };
-        let Some(direction) = direction(what.operation) else { return Treatment::Cache };
-        client.decide(direction, what.offset_bytes, what.length_bytes, now).0.into()
+        treatment(what, |direction, offset, len| client.decide(direction, offset, len, now))
     }
 
     /// True if no receive is incomplete: the next bytes are the header of a request.

@@ -14,7 +14,8 @@
 //! all other memory.
 
 use super::tls::{RECORD_BYTES, RECORD_OVERHEAD_BYTES, TlsFailure, TlsLink};
-use super::{BLOCK, FOR_REPLIES, Server, ServerToken};
+use super::{BLOCK, Server, ServerToken};
+use crate::client_request::FOR_REPLIES;
 use forebay_io::{BufId, BufPool, Op, Reactor, Span};
 use std::collections::VecDeque;
 use std::sync::mpsc;

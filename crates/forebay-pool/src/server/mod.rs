@@ -31,13 +31,13 @@
 //! handover), `encrypted` and `tls`, `refusals` (reports to the operator), `tally` (sums over all
 //! connections).
 
+use crate::client_request::FOR_REQUESTS;
 use crate::handover::ListenerStore;
 use crate::token::{FrontendOp, Protocol};
 use forebay_config::rules::RuleSet;
-use forebay_core::{Engine, Request};
 use forebay_export::nbd::reply::Replier;
 use forebay_export::nbd::session::NbdRequest;
-use forebay_format::{BLOCK_BYTES, VolumeId};
+use forebay_format::BLOCK_BYTES;
 use forebay_io::{BufId, BufPool, IoFailure, Reactor, Span};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -75,13 +75,6 @@ const UNSENT_BYTES_MAX: u64 = 64 << 20;
 /// from. With TLS, a record and the rest of another.
 const RECV_BYTES_SMALL: usize = 16 << 10;
 const RECV_BYTES_SMALL_TLS: usize = 64 << 10;
-/// Large receive buffers leave this part of the memory to others: idle clients must not take it
-/// from requests.
-const FOR_REQUESTS: usize = 2;
-/// Requests leave this part of the memory to others.
-const FOR_REPLIES: usize = 8;
-/// Replies leave this part of the memory to the engine.
-const FOR_ENGINE: usize = 16;
 /// Bytes of reply headers collected in one buffer.
 const REPLY_BYTES: usize = 4 << 10;
 /// Incoming payloads of the writes of one volume have at most this part of the memory (and one
@@ -221,38 +214,6 @@ impl Pace {
             let allowed = SLOW_LOOKS + ((SLOW_LOOKS_PER_MIB * self.seen) >> 20);
             (self.looks >= allowed).then_some("sends a write too slowly")
         }
-    }
-}
-
-/// Answers the requests of clients: the engine of a pool, or a substitute for it.
-pub trait Volumes {
-    /// Takes a request; the owner of both hands the reply to [`Server::replied`].
-    fn submit(&mut self, now: u64, request: Request<'_>);
-
-    /// Calls `f(blocks, cached, dirty)` for runs of equal blocks of a range, until it returns
-    /// false.
-    fn block_status(
-        &self,
-        volume: VolumeId,
-        first_block: u64,
-        blocks: u64,
-        f: &mut dyn FnMut(u64, bool, bool) -> bool,
-    );
-}
-
-impl Volumes for Engine {
-    fn submit(&mut self, now: u64, request: Request<'_>) {
-        Engine::submit(self, now, request);
-    }
-
-    fn block_status(
-        &self,
-        volume: VolumeId,
-        first_block: u64,
-        blocks: u64,
-        f: &mut dyn FnMut(u64, bool, bool) -> bool,
-    ) {
-        Engine::block_status(self, volume, first_block, blocks, f);
     }
 }
 

@@ -3,7 +3,8 @@
 //! All requests of one receive are started together, so that they share a batch of the log. A
 //! request that finds no memory stays in the session, and [`Server::wake_blocked`] tries again.
 
-use super::{ARRIVING_VOLUMES, Arriving, BLOCK, LINGER_BYTES_MAX, Pace, Server, Volumes};
+use super::{ARRIVING_VOLUMES, Arriving, BLOCK, LINGER_BYTES_MAX, Pace, Server};
+use crate::client_request::ClientEngine;
 use forebay_export::nbd::CloseReason;
 use forebay_export::nbd::session::{Input, NbdRequest, NbdStep};
 use forebay_format::{BLOCK_BYTES, VolumeId};
@@ -47,7 +48,7 @@ impl Server {
 
     /// Parses received bytes and sends replies, for every connection that has either. Returns true
     /// if requests were given to the engine.
-    pub fn turn(&mut self, volumes: &mut impl Volumes, reactor: &mut Reactor, now: u64) -> bool {
+    pub fn turn(&mut self, engine: &mut impl ClientEngine, reactor: &mut Reactor, now: u64) -> bool {
         if self.queue.is_empty() {
             return false;
         }
@@ -58,7 +59,7 @@ impl Server {
             let index = self.taken[at];
             if let Some(Some(connection)) = self.connections.get_mut(index as usize) {
                 connection.queued = false;
-                started |= self.parse(volumes, reactor, index, now);
+                started |= self.parse(engine, reactor, index, now);
             }
             self.settle(reactor, index);
             self.count(index);
@@ -110,7 +111,7 @@ impl Server {
     /// Steps the session over the content of the receive buffer.
     pub(super) fn parse(
         &mut self,
-        volumes: &mut impl Volumes,
+        engine: &mut impl ClientEngine,
         reactor: &mut Reactor,
         index: u32,
         now: u64,
@@ -131,12 +132,12 @@ impl Server {
                 let bytes = reactor.pool().capacity(arriving.buffer) as u64;
                 let volume = connection.volume.expect("requests follow the handshake");
                 self.arriving_bytes[usize::from(volume.0)] -= bytes;
-                self.submit(volumes, reactor, index, arriving.request, Some(arriving.buffer), now);
+                self.submit(engine, reactor, index, arriving.request, Some(arriving.buffer), now);
                 started = true;
                 continue;
             }
             if let Some(request) = connection.blocked.take() {
-                if !self.start(volumes, reactor, index, request, now) {
+                if !self.start(engine, reactor, index, request, now) {
                     return started;
                 }
                 started = true;
@@ -161,7 +162,7 @@ impl Server {
                 }
                 NbdStep::Established => self.established(reactor, index),
                 NbdStep::Request(request) => {
-                    if !self.start(volumes, reactor, index, request, now) {
+                    if !self.start(engine, reactor, index, request, now) {
                         return started;
                     }
                     started = true;

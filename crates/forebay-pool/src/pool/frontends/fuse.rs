@@ -5,18 +5,16 @@
 
 use super::mount_table::MountLook;
 use super::{DeviceDisposition, Frontend, FrontendCx, FrontendEvent, NotExported, Users};
-use crate::direction::direction;
-use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer};
+use crate::fuse_server::{BUFFER_BYTES_DEFAULT, FuseMemory, FuseOptions, FuseServer};
 use crate::may_wait::MayWait;
 use crate::mounting::{Made, reserve, ring_bytes};
 use crate::pool::lost_exports::ExportLoss;
-use crate::recorder::Front;
+use crate::recorder::TracedEngine;
 use crate::token::FrontendOp;
 use forebay_admin::FileInfo;
 use forebay_config::mount_memory::MOUNTS_MAX;
 use forebay_config::rules::ClientCache;
-use forebay_core::{Nanos, Request, RequestError, RequestId, Treatment};
-use forebay_export::fuse::{Caller, VolumeTree};
+use forebay_core::{Nanos, RequestError, RequestId};
 use forebay_export::uri::ExportUri;
 use forebay_format::VolumeId;
 use forebay_io::fuse::{FuseMount, MountTable, Standing};
@@ -52,14 +50,13 @@ pub(super) struct FuseFrontend {
 struct Mounted {
     volume: VolumeId,
     export: ExportUri,
-    server: FuseServer<VolumeTree>,
+    server: FuseServer,
     /// Identifies it among all mounts of this pool, past ones too.
     number: u64,
     /// `None` once it is being unmounted.
     mount: Option<FuseMount>,
     /// Another program has unmounted it. Its open files are still served.
     is_gone: bool,
-    clients: ClientCache,
 }
 
 impl Mounted {
@@ -88,34 +85,6 @@ struct Mounting {
     /// Set first by the thread, once it has made the mount, or by the pool, when it gives up.
     decided: Arc<AtomicBool>,
     thread: JoinHandle<()>,
-}
-
-/// The engine, as a mount sees it.
-struct MountBackend<'a, 'e> {
-    front: &'a mut Front<'e>,
-    now: Nanos,
-    clients: &'a mut ClientCache,
-    at: Instant,
-}
-
-impl Backend for MountBackend<'_, '_> {
-    fn submit(&mut self, request: Request<'_>) {
-        self.front.submit(self.now, request);
-    }
-
-    fn treatment(&mut self, caller: Caller, what: &forebay_export::request::ClientRequest) -> Treatment {
-        let Some(direction) = direction(what.operation) else { return Treatment::Cache };
-        let (offset, len) = (what.offset_bytes, what.length_bytes);
-        self.clients.decide((caller.pid, caller.uid), direction, offset, len, self.at).0.into()
-    }
-
-    fn store(&mut self, _id: RequestId, _node: u64, _text: Vec<u8>) {
-        unreachable!("a volume's tree has no control files");
-    }
-
-    fn interrupted(&mut self, _id: RequestId) {
-        // Requests of a volume end soon enough on their own.
-    }
 }
 
 impl FuseFrontend {
@@ -219,15 +188,15 @@ impl FuseFrontend {
         };
         let ring_bytes = ring_bytes(cx.reactor.pool(), self.mounts(), cx.buffer_bytes);
         let size_bytes = cx.size_bytes(volume);
-        let (server, mount) = made.serve(cx.reactor, size_bytes, options, memory, ring_bytes)?;
         let text = export.to_string();
         let clients = ClientCache::new(rules, text.as_str());
+        let (server, mount) = made.serve(cx.reactor, size_bytes, options, memory, ring_bytes, clients)?;
         if index == self.mounts.len() {
             self.mounts.push(None);
         }
         self.made += 1;
         let (number, mount) = (self.made, Some(mount));
-        self.mounts[index] = Some(Mounted { volume, export, server, number, mount, is_gone: false, clients });
+        self.mounts[index] = Some(Mounted { volume, export, server, number, mount, is_gone: false });
         self.table.renew();
         Ok(text)
     }
@@ -302,16 +271,14 @@ impl FuseFrontend {
 }
 
 impl Frontend for FuseFrontend {
-    fn poll(&mut self, reactor: &mut Reactor, engine: &mut Front<'_>, now: Nanos) -> bool {
+    fn poll(&mut self, reactor: &mut Reactor, engine: &mut TracedEngine<'_>, now: Nanos) -> bool {
         if self.mounts.is_empty() {
             return false;
         }
         let at = Instant::now();
         let mut started = false;
         for mounted in self.mounts.iter_mut().flatten() {
-            let Mounted { server, clients, .. } = mounted;
-            let mut backend = MountBackend { front: &mut *engine, now, clients, at };
-            started |= server.turn(&mut backend, reactor);
+            started |= mounted.server.turn(engine, reactor, now, at);
         }
         started
     }
@@ -352,7 +319,7 @@ impl Frontend for FuseFrontend {
 
     fn resize(&mut self, _: &mut FrontendCx<'_>, volume: VolumeId, size_bytes: u64) {
         for mounted in self.mounts.iter_mut().flatten().filter(|mounted| mounted.volume == volume) {
-            mounted.server.tree().set_size_bytes(size_bytes);
+            mounted.server.set_size_bytes(size_bytes);
         }
     }
 

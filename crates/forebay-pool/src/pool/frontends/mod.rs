@@ -31,7 +31,7 @@ use super::volumes::NotExported;
 use super::{Pool, PoolEvent, Served};
 use crate::guard::GuardBook;
 use crate::may_wait::MayWait;
-use crate::recorder::Front;
+use crate::recorder::TracedEngine;
 use crate::server::Server;
 use crate::token::{FrontendOp, Protocol};
 use crate::ublk_device::UblkDevice;
@@ -50,7 +50,7 @@ use vhost_user::VhostUserFrontend;
 /// A protocol by which clients reach volumes.
 trait Frontend {
     /// Passes requests that have arrived to the engine; returns true if there were any.
-    fn poll(&mut self, reactor: &mut Reactor, engine: &mut Front<'_>, now: Nanos) -> bool;
+    fn poll(&mut self, reactor: &mut Reactor, engine: &mut TracedEngine<'_>, now: Nanos) -> bool;
 
     /// An operation of the front end has completed.
     fn on_completion(&mut self, reactor: &mut Reactor, op: FrontendOp, result: Result<u32, IoFailure>);
@@ -188,7 +188,7 @@ impl Frontends {
     }
 
     /// Passes requests that have arrived to the engine; returns true if there were any.
-    pub(super) fn poll(&mut self, reactor: &mut Reactor, engine: &mut Front<'_>, now: Nanos) -> bool {
+    pub(super) fn poll(&mut self, reactor: &mut Reactor, engine: &mut TracedEngine<'_>, now: Nanos) -> bool {
         let mut started = Frontend::poll(&mut self.nbd, reactor, engine, now);
         started |= self.fuse.poll(reactor, engine, now);
         started |= self.ublk.poll(reactor, engine, now);

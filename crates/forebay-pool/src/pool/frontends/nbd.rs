@@ -2,7 +2,7 @@
 
 use super::{DeviceDisposition, Frontend, FrontendCx, Frontends, NotExported, Users};
 use crate::may_wait::MayWait;
-use crate::recorder::Front;
+use crate::recorder::TracedEngine;
 use crate::server::{Offer, Server, Socket, ToListen};
 use crate::token::FrontendOp;
 use forebay_core::{Nanos, RequestError, RequestId};
@@ -99,7 +99,7 @@ fn mark(cx: &FrontendCx<'_>, volume: VolumeId) -> Option<String> {
 }
 
 impl Frontend for Server {
-    fn poll(&mut self, reactor: &mut Reactor, engine: &mut Front<'_>, now: Nanos) -> bool {
+    fn poll(&mut self, reactor: &mut Reactor, engine: &mut TracedEngine<'_>, now: Nanos) -> bool {
         self.turn(engine, reactor, now)
     }
 

@@ -10,17 +10,15 @@
 //! an unused device.
 
 use super::{Frontend, FrontendCx, FrontendEvent, NotExported, Users};
-use crate::direction::direction;
 use crate::may_wait::MayWait;
 use crate::pool::lost_exports::ExportLoss;
-use crate::recorder::Front;
+use crate::recorder::TracedEngine;
 use crate::token::FrontendOp;
 use crate::ublk_device::{DeviceSpec, UblkDevice, mark, prepare};
-use crate::ublk_server::{Backend, OnReactor, UblkOptions, UblkServer, reserve};
+use crate::ublk_server::{OnReactor, UblkOptions, UblkServer, reserve};
 use forebay_config::mount_memory::MOUNTS_MAX;
-use forebay_config::rules::{Client, Identity};
-use forebay_core::{Nanos, Request, RequestError, RequestId, Treatment};
-use forebay_export::request::ClientRequest;
+use forebay_config::rules::{Client, Identity, RuleSet};
+use forebay_core::{Nanos, RequestError, RequestId};
 use forebay_export::size::ByteSize;
 use forebay_export::uri::{ExportUri, device_name_problem};
 use forebay_format::VolumeId;
@@ -80,7 +78,6 @@ enum Phase {
 struct Serving {
     server: UblkServer,
     ublk: UblkId,
-    client: Client,
 }
 
 /// How to end devices.
@@ -110,26 +107,6 @@ impl DeviceDisposition {
         if let Self::Remove(claims) = self {
             crate::time_limit::let_go(claims);
         }
-    }
-}
-
-/// The engine, as a device sees it.
-struct DeviceBackend<'a, 'e> {
-    front: &'a mut Front<'e>,
-    now: Nanos,
-    client: &'a mut Client,
-    at: Instant,
-}
-
-impl Backend for DeviceBackend<'_, '_> {
-    fn submit(&mut self, request: Request<'_>) {
-        self.front.submit(self.now, request);
-    }
-
-    /// The kernel does not report the requesting process: rules for particular clients never match.
-    fn treatment(&mut self, request: &ClientRequest) -> Treatment {
-        let Some(direction) = direction(request.operation) else { return Treatment::Cache };
-        self.client.decide(direction, request.offset_bytes, request.length_bytes, self.at).0.into()
     }
 }
 
@@ -218,8 +195,7 @@ impl UblkFrontend {
         let block = self.blocks.iter_mut().flatten().find(is_it)?;
         let (device, serving) = (block.device.as_ref()?, block.serving.as_mut()?);
         let path = device.path().display().to_string();
-        serving.server.resume(volume, spec.size_bytes);
-        serving.client = Client::new(rules, format!("ublk:{}", spec.name), Identity::unknown());
+        serving.server.resume(volume, spec.size_bytes, client(rules, format!("ublk:{}", spec.name)));
         (block.volume, block.phase) = (volume, Phase::Serving);
         self.resize(cx, volume, spec.size_bytes);
         Some(path)
@@ -247,10 +223,9 @@ impl UblkFrontend {
         let ublk = cx.reactor.add_ublk(channel).map_err(|_| "the I/O engine is not io_uring")?;
         block.spare = None; // the server has it
         let options = UblkOptions { volume, slot: index as u16, size_bytes: block.size_bytes, depth };
-        let client = Client::new(rules, export, Identity::unknown());
-        let mut server = UblkServer::new(options, spare);
+        let mut server = UblkServer::new(options, spare, client(rules, export));
         server.begin(&mut OnReactor { reactor: cx.reactor, ublk });
-        block.serving = Some(Serving { server, ublk, client });
+        block.serving = Some(Serving { server, ublk });
         Ok(())
     }
 
@@ -352,10 +327,16 @@ impl UblkFrontend {
             return;
         }
         block.phase = Phase::Going;
-        if let Some(Serving { server, ublk, .. }) = &mut block.serving {
+        if let Some(Serving { server, ublk }) = &mut block.serving {
             server.refuse(&mut OnReactor { reactor: cx.reactor, ublk: *ublk });
         }
     }
+}
+
+/// The client of a device. The kernel does not report the requesting process: rules for particular
+/// clients never match.
+fn client(rules: Arc<RuleSet>, export: String) -> Client {
+    Client::new(rules, export, Identity::unknown())
 }
 
 /// Describes the device of a volume.
@@ -379,16 +360,16 @@ fn device_spec(cx: &FrontendCx<'_>, volume: VolumeId, uri: &ExportUri) -> Result
 }
 
 impl Frontend for UblkFrontend {
-    fn poll(&mut self, reactor: &mut Reactor, engine: &mut Front<'_>, now: Nanos) -> bool {
+    fn poll(&mut self, reactor: &mut Reactor, engine: &mut TracedEngine<'_>, now: Nanos) -> bool {
         if self.blocks.is_empty() {
             return false;
         }
         let at = Instant::now();
         let mut started = false;
         for serving in self.blocks.iter_mut().flatten().filter_map(|block| block.serving.as_mut()) {
-            let Serving { server, ublk, client } = serving;
-            let mut backend = DeviceBackend { front: &mut *engine, now, client, at };
-            started |= server.turn(&mut backend, &mut OnReactor { reactor: &mut *reactor, ublk: *ublk });
+            let Serving { server, ublk } = serving;
+            let mut kernel = OnReactor { reactor: &mut *reactor, ublk: *ublk };
+            started |= server.turn(engine, &mut kernel, now, at);
         }
         started
     }
@@ -403,7 +384,7 @@ impl Frontend for UblkFrontend {
     fn on_reply(&mut self, reactor: &mut Reactor, request: RequestId, result: Result<(), RequestError>) {
         let slot = FrontendOp::of_request(request).slot;
         let Some(Some(block)) = self.blocks.get_mut(usize::from(slot)) else { return };
-        let Some(Serving { server, ublk, .. }) = &mut block.serving else { return };
+        let Some(Serving { server, ublk }) = &mut block.serving else { return };
         server.replied(&mut OnReactor { reactor, ublk: *ublk }, request, result);
     }
 
@@ -416,7 +397,7 @@ impl Frontend for UblkFrontend {
     fn reap(&mut self, cx: &mut FrontendCx<'_>) {
         for slot in &mut self.blocks {
             let Some(block) = slot else { continue };
-            if let Some(Serving { server, ublk, .. }) = block.serving.take_if(|s| s.server.is_over()) {
+            if let Some(Serving { server, ublk }) = block.serving.take_if(|s| s.server.is_over()) {
                 server.end(cx.reactor.pool_mut());
                 cx.reactor.close_ublk(ublk);
                 block.has_ended = true;

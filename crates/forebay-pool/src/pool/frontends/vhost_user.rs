@@ -4,7 +4,7 @@ use super::{DeviceDisposition, Frontend, FrontendCx, FrontendEvent, NotExported,
 use crate::guest::control::Control;
 use crate::guest::{GuestOptions, GuestServer, Order, Shared};
 use crate::may_wait::MayWait;
-use crate::recorder::Front;
+use crate::recorder::TracedEngine;
 use crate::server::Server;
 use crate::token::FrontendOp;
 use forebay_core::{Nanos, RequestError, RequestId};
@@ -170,7 +170,7 @@ impl VhostUserFrontend {
 }
 
 impl Frontend for VhostUserFrontend {
-    fn poll(&mut self, reactor: &mut Reactor, engine: &mut Front<'_>, now: Nanos) -> bool {
+    fn poll(&mut self, reactor: &mut Reactor, engine: &mut TracedEngine<'_>, now: Nanos) -> bool {
         if self.guests.is_empty() {
             return false;
         }
