@@ -25,7 +25,7 @@ use forebay_io::{Completion, Device, DeviceModel, EnginePreference, IoFailure, L
 use forebay_pool::client_request::ClientEngine;
 use forebay_pool::fuse_server::{BUFFER_BYTES_DEFAULT, FuseOptions, FuseServer};
 use forebay_pool::mounting::{Made, reserve, ring_bytes};
-use forebay_pool::server::{Offer, Server, put_memory_by};
+use forebay_pool::server::{Offer, Server, reserve_request_buffer};
 use forebay_pool::token::{FrontendOp, Protocol, Token};
 use forebay_pool::{MayWait, RunError};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
@@ -136,7 +136,7 @@ pub fn serve<V: RequestHandler>(
     let (mut reactor, note) = Reactor::open(options.io, limits)
         .map_err(|error| RunError::failed(MessageId::DaemonIoEngine, error, "try --io psync"))?;
     note.into_iter().for_each(|note| report(HostEvent::Note(note)));
-    put_memory_by(reactor.pool_mut());
+    reserve_request_buffer(reactor.pool_mut());
     let (signals, stopper) = watch_signals(reactor.waker())?;
     let volume = make(&mut reactor)?;
     let mut server = Server::new(Arc::default(), defaults.pool_connections_max, buffer_bytes);

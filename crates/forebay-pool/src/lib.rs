@@ -2,8 +2,8 @@
 //!
 //! - [`pool`]: the thread, and its interface to others.
 //! - [`server`]: NBD connections; [`fuse_server`]: volumes as files; [`mounting`]: mounts and their
-//!   memory; [`ublk_server`], [`ublk_device`], [`ublk_found`]: volumes as block devices; `guest`:
-//!   volumes as devices of virtual machines.
+//!   memory; [`ublk_server`], [`ublk_device`], [`ublk_found`]: volumes as block devices;
+//!   `vhost_user`: volumes as devices of virtual machines.
 //! - [`engine_io`]: actions of the engine as operations; [`engine_memory`]: its buffers;
 //!   [`cipher`]: encryption of device data.
 //! - [`open`]: cache devices and backing stores; [`cache_device`]: one device; [`members`]:
@@ -34,7 +34,6 @@ pub mod error;
 pub mod failed_mark;
 pub mod fuse_server;
 pub mod guard;
-mod guest;
 pub mod handover;
 pub mod loss_record;
 pub mod may_wait;
@@ -58,6 +57,7 @@ pub mod token;
 pub mod ublk_device;
 pub mod ublk_found;
 pub mod ublk_server;
+mod vhost_user;
 pub mod witness;
 
 pub use error::RunError;
@@ -65,9 +65,9 @@ pub use loss_record::{only_copies, reads_as_loss_record};
 pub use may_wait::MayWait;
 pub use mirror_notes::is_noted_out;
 pub use pool::{
-    AbsentVolume, Claims, CopiedDevice, CopyProgress, Destaging, Gone, Look, Lost, Mirrored, Pool, PoolEvent,
-    PoolGone, PoolHandle, PoolSnapshot, PoolStart, Promise, PromiseSender, Reach, Rebuilding, Saving,
-    Scrubbed, Users, VolumeSnapshot, VolumeSpec, ahead_in_all,
+    AbsentVolume, CopiedDevice, CopyProgress, Destaging, ExclusiveOpens, Gone, Look, Lost, Mirrored, Pool,
+    PoolEvent, PoolGone, PoolHandle, PoolSnapshot, PoolStart, Promise, PromiseSender, Reach, Rebuilding,
+    Saving, Scrubbed, Users, VolumeSnapshot, VolumeSpec, ahead_in_all,
 };
 pub use recorder::Recorded;
 pub use register::{CacheRecord, Objection, cache_record};

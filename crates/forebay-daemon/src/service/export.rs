@@ -19,7 +19,7 @@ use forebay_format::CacheUuid;
 use forebay_offline::Key;
 use forebay_pool::encryption::read_key;
 use forebay_pool::settings_copy;
-use forebay_pool::{AbsentVolume, Claims, MayWait, Pool, PoolHandle, ahead_in_all};
+use forebay_pool::{AbsentVolume, ExclusiveOpens, MayWait, Pool, PoolHandle, ahead_in_all};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -88,8 +88,8 @@ impl Service {
 
     /// Waits until no client uses a volume of a pool. While the returned claims exist, nothing can
     /// open its block devices.
-    fn await_all_unused(handle: &PoolHandle) -> Result<Claims, AdminError> {
-        let mut claims = Claims::new();
+    fn await_all_unused(handle: &PoolHandle) -> Result<ExclusiveOpens, AdminError> {
+        let mut claims = ExclusiveOpens::new();
         for volume in Self::ask(handle, |pool| pool.names())? {
             let unused = Self::await_unused(handle, &volume);
             claims.extend(unused.map_err(|users| users.refuse("export", &volume))?);
@@ -128,7 +128,7 @@ impl Service {
         let source = section.pool.tunables().encryption_key_file;
         let key = source.as_ref().map(read_key).transpose()?;
         let claims = match force {
-            true => Claims::new(),
+            true => ExclusiveOpens::new(),
             false => {
                 self.check_nothing_left_here(name)?;
                 Self::await_all_unused(handle)?
@@ -180,7 +180,7 @@ impl Service {
         name: &str,
         handle: &PoolHandle,
         force: bool,
-        claims: Claims,
+        claims: ExclusiveOpens,
     ) -> Result<(), AdminError> {
         let taken = self.running_mut().pools.remove(name);
         let stops = Self::ask(handle, move |pool| pool.stop_for_good(force, claims)).and_then(|stops| stops);

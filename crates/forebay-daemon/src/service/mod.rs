@@ -131,7 +131,7 @@ pub(crate) struct Service {
     /// Recordings that have not begun.
     recordings: Mutex<BTreeMap<JobId, recording::Asked>>,
     /// Devices that threads wait for.
-    places: forebay_pool::time_limit::Places,
+    places: forebay_pool::time_limit::PathLimiter,
     /// Volumes that an operation holds exclusively.
     holds: holds::Holds,
     /// Pools and volumes that are retried until their devices can be opened.

@@ -109,7 +109,7 @@ impl Service {
             work: Mutex::default(),
             work_changed: Condvar::new(),
             recordings: Mutex::default(),
-            places: forebay_pool::time_limit::Places::default(),
+            places: forebay_pool::time_limit::PathLimiter::default(),
             holds: super::holds::Holds::default(),
             locked: Mutex::default(),
             wear: Mutex::new(crate::wear::Wear::begin(&start.config.daemon.state_dir)),

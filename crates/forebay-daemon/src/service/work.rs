@@ -12,7 +12,9 @@ use forebay_admin::{AdminError, DetachHow, MessageId};
 use forebay_core::Drain;
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
-use forebay_pool::{Claims, Destaging, MayWait, Pool, PoolHandle, Promise, Rebuilding, Scrubbed, Users};
+use forebay_pool::{
+    Destaging, ExclusiveOpens, MayWait, Pool, PoolHandle, Promise, Rebuilding, Scrubbed, Users,
+};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -321,7 +323,7 @@ impl Service {
     ///
     /// # Errors
     /// The clients that still use the volume.
-    pub(super) fn await_unused(handle: &PoolHandle, volume: &str) -> Result<Claims, Users> {
+    pub(super) fn await_unused(handle: &PoolHandle, volume: &str) -> Result<ExclusiveOpens, Users> {
         let until = Instant::now() + GOING_WITHIN;
         loop {
             let name = volume.to_owned();
@@ -418,7 +420,7 @@ impl Service {
             DetachHow::Discard => forebay_core::DetachHow::Discard,
         };
         self.phase(id, Phase::Applying);
-        let mut claims = Claims::new();
+        let mut claims = ExclusiveOpens::new();
         if !force {
             // A client may have connected during the drain, and a client that is disconnecting gets
             // a moment more. The pool makes the final check, except for block devices: nothing can

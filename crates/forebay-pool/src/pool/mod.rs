@@ -11,13 +11,13 @@
 //! Files: `background` (work of threads), `absent` (volumes that are not attached), `cache_failure`
 //! (failure of the cache device), `paths` (files that have lost their names), `saving` (writing one
 //! to another path), `before_stop` (data that a stop saves first), `mirror` (failure of a member of
-//! a mirrored cache), `handle` (calls from other threads), `letting_go` (closing devices that may
-//! hang), `volumes` (attach, detach, resize, settings), `frontends` (the protocols by which clients
-//! reach volumes, and their users), `lost_exports` (exports that other programs remove or hide),
-//! `quiesce` (pausing, for a successor), `recordings` (of requests), `replace` (replacing a healthy
-//! device), `size` (growing and shrinking the pool), `report` (reports to the operator), `losses`
-//! (lost data), `snapshot` (current state and statistics), `store_state` (state of a backing
-//! store), `unplugged` (disks that come back as new devices).
+//! a mirrored cache), `handle` (calls from other threads), `stall_watchdog` (closing devices that
+//! may hang), `volumes` (attach, detach, resize, settings), `frontends` (the protocols by which
+//! clients reach volumes, and their users), `lost_exports` (exports that other programs remove or
+//! hide), `quiesce` (pausing, for a successor), `recordings` (of requests), `replace` (replacing a
+//! healthy device), `size` (growing and shrinking the pool), `report` (reports to the operator),
+//! `losses` (lost data), `snapshot` (current state and statistics), `store_state` (state of a
+//! backing store), `unplugged` (disks that come back as new devices).
 
 mod absent;
 mod background;
@@ -27,8 +27,6 @@ mod devices;
 mod frontends;
 mod handle;
 mod holes;
-mod left_behind;
-mod letting_go;
 mod losses;
 mod lost_exports;
 mod mirror;
@@ -36,18 +34,20 @@ mod paths;
 mod quiesce;
 mod recordings;
 mod replace;
+mod replaced_member_fencing;
 mod report;
 mod saving;
 mod scrub;
 mod size;
 mod snapshot;
+mod stall_watchdog;
 mod store_state;
 mod unplugged;
 mod volumes;
 
 pub use absent::{AbsentVolume, ahead_in_all};
 pub use devices::Back;
-pub use frontends::{Claims, Users};
+pub use frontends::{ExclusiveOpens, Users};
 pub use handle::{Look, PoolGone, PoolHandle, Promise, PromiseSender};
 pub use losses::Lost;
 pub use mirror::Rebuilding;
@@ -72,7 +72,7 @@ use crate::meter::{History, Meter};
 use crate::open::PoolParts;
 use crate::recorder::{Recorder, TracedEngine};
 use crate::register::{Entry, Facts, older_hint, record_path};
-use crate::server::{Refused, Server, put_memory_by};
+use crate::server::{Refused, Server, reserve_request_buffer};
 use crate::token::Token;
 use background::BackgroundTasks;
 use cache_failure::CacheFailure;
@@ -165,7 +165,7 @@ pub struct Pool {
     /// Changes of the pool's size so far.
     resized: u64,
     replacing: replace::Replacing,
-    leaving_behind: Option<left_behind::LeavingBehind>,
+    replaced_member_fencing: Option<replaced_member_fencing::ReplacedMemberFencing>,
     /// The caller that waits until every connection is quiesced.
     quiescing: Option<handle::PromiseSender<()>>,
     scrubbing: Option<scrub::Done>,
@@ -184,7 +184,7 @@ pub struct Pool {
     reach: Reach,
     /// The record of the cache outside its devices, once it is open.
     entry: Option<Arc<Entry>>,
-    letting_go: letting_go::LettingGo,
+    stall_watchdog: stall_watchdog::StallWatchdog,
     started: Instant,
     completions: Vec<Completion>,
     report: Box<dyn FnMut(PoolEvent) + Send>,
@@ -239,7 +239,7 @@ impl Pool {
                 "raise buffer_memory",
             )
         })?;
-        if !put_memory_by(reactor.pool_mut()) {
+        if !reserve_request_buffer(reactor.pool_mut()) {
             return Err(RunError::failed(
                 MessageId::PoolMemory,
                 "no memory for a request of the longest kind",
@@ -291,7 +291,7 @@ impl Pool {
             resizing: None,
             resized: 0,
             replacing: replace::Replacing::default(),
-            leaving_behind: None,
+            replaced_member_fencing: None,
             quiescing: None,
             scrubbing: None,
             discarding: Vec::new(),
@@ -306,7 +306,7 @@ impl Pool {
             progress,
             reach: start.reach,
             entry: None,
-            letting_go: letting_go::LettingGo::default(),
+            stall_watchdog: stall_watchdog::StallWatchdog::default(),
             started: Instant::now(),
             completions: Vec::new(),
             report,
@@ -333,7 +333,7 @@ impl Pool {
 
     fn recover(&mut self, created: bool) -> Result<(), RunError> {
         let began = Instant::now();
-        self.letting_go.waits(true);
+        self.stall_watchdog.waits(true);
         while self.engine.status() == Status::Opening {
             if self.is_stuck() {
                 return Err(self.opening_hangs());
@@ -342,7 +342,7 @@ impl Pool {
             // Tasks answer the engine's requests to its owner.
             self.run_tasks();
         }
-        self.letting_go.waits(false);
+        self.stall_watchdog.waits(false);
         if let Status::Failed(error) = self.engine.status() {
             return Err(self.open_error(&error));
         }
@@ -475,7 +475,7 @@ impl Pool {
     /// do not answer.
     pub fn stop(&mut self) {
         if !self.stopping && !self.stop_waits() {
-            self.letting_go.waits(true);
+            self.stall_watchdog.waits(true);
             self.stop_without_limit(DeviceDisposition::RemoveUnused);
         }
     }
@@ -486,18 +486,18 @@ impl Pool {
     /// # Errors
     /// A volume is in use, and `force` is not set. The pool cannot see users of block devices: the
     /// caller has claimed the devices, and nothing can open them while `claims` exist.
-    pub fn stop_for_good(&mut self, force: bool, claims: Claims) -> Result<(), AdminError> {
+    pub fn stop_for_good(&mut self, force: bool, claims: ExclusiveOpens) -> Result<(), AdminError> {
         let used = self.names().into_iter().map(|name| (self.users(&name), name));
         let used = used.into_iter().find(|(users, _)| !force && !users.is_empty());
         if let Some((users, name)) = used {
-            crate::time_limit::let_go(claims);
+            crate::time_limit::drop_in_background(claims);
             return Err(users.refuse("export", &name));
         }
         if self.stopping {
-            crate::time_limit::let_go(claims);
+            crate::time_limit::drop_in_background(claims);
             return Ok(());
         }
-        self.letting_go.waits(true);
+        self.stall_watchdog.waits(true);
         self.stop_without_limit(DeviceDisposition::Remove(claims));
         Ok(())
     }
@@ -609,7 +609,7 @@ impl Pool {
 
     /// An operation of a device has completed, so a stop progresses.
     fn note_move(&mut self) {
-        if self.letting_go.moves() {
+        if self.stall_watchdog.moves() {
             self.progress.fetch_add(1, Ordering::Relaxed);
         }
     }

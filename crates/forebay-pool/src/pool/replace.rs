@@ -328,8 +328,8 @@ impl Pool {
         for (id, done) in std::mem::take(&mut self.replacing.leaving) {
             match self.reactor.remove_device(id) {
                 Some(device) => match done {
-                    Some(done) => done.try_send(device).unwrap_or_else(crate::time_limit::let_go),
-                    None => crate::time_limit::let_go(device),
+                    Some(done) => done.try_send(device).unwrap_or_else(crate::time_limit::drop_in_background),
+                    None => crate::time_limit::drop_in_background(device),
                 },
                 None => {
                     self.replacing.leaving.push((id, done));

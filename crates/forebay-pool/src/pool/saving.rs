@@ -13,7 +13,7 @@
 //!   again.
 //! - A stop waits for the copy (`before_stop`).
 
-use super::frontends::{Claims, DeviceDisposition};
+use super::frontends::{DeviceDisposition, ExclusiveOpens};
 use super::volumes::Done;
 use super::{Pool, Promise};
 use crate::cache_device::device_error;
@@ -90,7 +90,7 @@ impl Pool {
         name: &str,
         saving: &Arc<Saving>,
         force: bool,
-        claims: Claims,
+        claims: ExclusiveOpens,
     ) -> Promise<Result<(), AdminError>> {
         let (done, promise) = Promise::pair();
         if let Err(error) = self.begin_detach_to(name, saving, force, claims, &done) {
@@ -104,13 +104,13 @@ impl Pool {
         name: &str,
         saving: &Arc<Saving>,
         force: bool,
-        claims: Claims,
+        claims: ExclusiveOpens,
         done: &Done,
     ) -> Result<(), AdminError> {
         let id = match self.detachable(name, force) {
             Ok(id) => id,
             Err(error) => {
-                crate::time_limit::let_go(claims);
+                crate::time_limit::drop_in_background(claims);
                 return Err(error);
             }
         };

@@ -5,7 +5,7 @@
 //! requests come in, then detaches the volume in the engine, then closes the device. In between,
 //! the volume stays in the table with its state, so that nothing else takes its place.
 
-use super::frontends::{Claims, DeviceDisposition};
+use super::frontends::{DeviceDisposition, ExclusiveOpens};
 use super::handle::PromiseSender;
 use super::lost_exports::LostExports;
 use super::saving::Saving;
@@ -348,7 +348,7 @@ impl Pool {
         let now = self.io.now();
         if let Err(error) = self.engine.attach_volume(now, entry, attachment) {
             self.io.set_backing(id, None);
-            crate::time_limit::let_go(self.reactor.remove_device(device));
+            crate::time_limit::drop_in_background(self.reactor.remove_device(device));
             return Err(refused("attach", &name, &error));
         }
         for note in backing.notes {
@@ -578,7 +578,7 @@ impl Pool {
     /// Takes a volume out of the table and closes its backing store.
     fn forget(&mut self, id: VolumeId) -> Option<Served> {
         let mut served = self.volumes.get_mut(usize::from(id.0))?.take()?;
-        crate::time_limit::let_go(std::mem::take(&mut served.returns));
+        crate::time_limit::drop_in_background(std::mem::take(&mut served.returns));
         self.io.set_backing(id, None);
         self.recorder.volume_gone(id);
         self.forget_device(served.device);
@@ -588,7 +588,7 @@ impl Pool {
             _ => {} // kept for the next attach
         }
         match self.reactor.remove_device(served.device) {
-            Some(device) => crate::time_limit::let_go(device), // closing it may block
+            Some(device) => crate::time_limit::drop_in_background(device), // closing it may block
             None => {
                 self.emit(PoolEvent::Note(
                     MessageId::BackingNotAnswering,
@@ -640,7 +640,7 @@ impl Pool {
         name: &str,
         how: DetachHow,
         force: bool,
-        claims: Claims,
+        claims: ExclusiveOpens,
     ) -> Promise<Result<(), AdminError>> {
         let (done, promise) = Promise::pair();
         let detachable = self.detachable(name, force).and_then(|id| match how {
@@ -650,7 +650,7 @@ impl Pool {
         let begun = match detachable {
             Ok(id) => self.begin_detach(id, how, Some(done.clone()), DeviceDisposition::Remove(claims)),
             Err(error) => {
-                crate::time_limit::let_go(claims);
+                crate::time_limit::drop_in_background(claims);
                 Err(error)
             }
         };

@@ -77,7 +77,7 @@ pub(super) struct Connection {
     pub(super) reply: Option<(BufId, u32)>,
     pub(super) closing: bool,
     /// The client has ended the connection, or it has failed: sends are useless.
-    pub(super) deaf: bool,
+    pub(super) ignore_input: bool,
     /// Since when it only waits for the end of its operations in flight.
     pub(super) leaving_since: Option<Instant>,
     /// Since when everything is answered, and the server waits until the client has taken it.
@@ -132,7 +132,7 @@ impl Connection {
             headers: Vec::new(),
             reply: None,
             closing: false,
-            deaf: false,
+            ignore_input: false,
             leaving_since: None,
             lingers_since: None,
             lingered_bytes: 0,
@@ -190,7 +190,7 @@ impl Connection {
     /// True if remaining input must be received first: closing a TCP socket with unread data sends
     /// an RST, which discards the last replies.
     pub(super) fn must_linger(&self) -> bool {
-        !self.deaf && self.peer.uid.is_none()
+        !self.ignore_input && self.peer.uid.is_none()
     }
 
     /// Frees all memory; the kernel no longer uses any of it.

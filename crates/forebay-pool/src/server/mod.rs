@@ -19,17 +19,17 @@
 //! (`Pace`). So clients can slow others down for some seconds, not forever. Incoming payloads have
 //! a quarter of the memory for each volume, and half of it for all volumes (`ARRIVING_PART`).
 //!
-//! One buffer for a request of maximum length is set aside ([`put_memory_by`]). If the rest is in
-//! use, it goes to the connection that has waited longest among those that hold no memory; those of
-//! volumes without incoming payloads are first. So every request finds memory.
+//! One buffer for a request of maximum length is set aside ([`reserve_request_buffer`]). If the
+//! rest is in use, it goes to the connection that has waited longest among those that hold no
+//! memory; those of volumes without incoming payloads are first. So every request finds memory.
 //!
 //! With TLS (`encrypted`, `tls`) received bytes are decrypted into the same buffer, and replies are
 //! encrypted when they are sent; the session sees no difference.
 //!
 //! Files: `accept` (new connections), `exports` (endpoints and exports), `connection` (the state of
 //! a connection), `receive`, `requests`, `send` (the path of a request), `quiesce` (quiescing and
-//! handover), `encrypted` and `tls`, `refusals` (reports to the operator), `tally` (sums over all
-//! connections).
+//! handover), `encrypted` and `tls`, `refusals` (reports to the operator), `connection_counters`
+//! (sums over all connections).
 
 use crate::client_request::FOR_REQUESTS;
 use crate::handover::ListenerStore;
@@ -44,6 +44,7 @@ use std::time::{Duration, Instant};
 
 mod accept;
 mod connection;
+mod connection_counters;
 mod encrypted;
 mod exports;
 mod quiesce;
@@ -52,16 +53,15 @@ mod refusals;
 mod requests;
 mod send;
 mod status;
-mod tally;
 mod tls;
 
 use connection::Connection;
+use connection_counters::ConnectionCounters;
 use exports::Directory;
 pub use exports::{Offer, Socket, ToListen};
 use refusals::Refusals;
 pub(crate) use refusals::Refused;
 pub use status::HoleLook;
-use tally::Tally;
 
 /// Bytes received at once when no payload is awaited.
 const RECV_BYTES: usize = 128 << 10;
@@ -175,7 +175,7 @@ struct Sending {
 
 /// Sets memory aside for one request of maximum length, for the connection that has waited longest,
 /// so that no wait lasts forever. False if there is none.
-pub fn put_memory_by(pool: &mut BufPool) -> bool {
+pub fn reserve_request_buffer(pool: &mut BufPool) -> bool {
     pool.put_by(LONGEST_BYTES)
 }
 
@@ -224,7 +224,7 @@ pub struct Server {
     /// By volume number.
     rules: Vec<Option<Arc<RuleSet>>>,
     connections: Vec<Option<Connection>>,
-    tally: Tally,
+    counters: ConnectionCounters,
     pending: Vec<Option<Pending>>,
     free_pending: Vec<u32>,
     sendings: Vec<Sending>,
@@ -264,7 +264,7 @@ pub struct Server {
     share_bytes: u64,
     /// The connection that gets the memory set aside: the one that has waited longest among those
     /// that wait for memory and hold none.
-    favoured: Option<u32>,
+    reserve_owner: Option<u32>,
     /// Memory of incoming payloads, by volume number, and the limit for one volume.
     arriving_bytes: Vec<u64>,
     arriving_bytes_max: u64,
@@ -289,7 +289,7 @@ impl Server {
             connections_max: connections_max.min((buffer_bytes / FOR_REQUESTS / RECV_BYTES_SMALL) as u32),
             held_bytes_max: buffer_bytes as u64 / CONNECTION_PART,
             share_bytes: u64::MAX,
-            favoured: None,
+            reserve_owner: None,
             arriving_bytes: Vec::new(),
             arriving_bytes_max: buffer_bytes as u64 / ARRIVING_PART,
             gone_at: None,
@@ -301,7 +301,7 @@ impl Server {
             directory: Directory::new(listener_store),
             rules: Vec::new(),
             connections: Vec::new(),
-            tally: Tally::default(),
+            counters: ConnectionCounters::default(),
             pending: Vec::new(),
             free_pending: Vec::new(),
             sendings: Vec::new(),
@@ -329,12 +329,12 @@ impl Server {
 
     /// Open connections.
     pub(crate) fn connections(&self) -> u32 {
-        self.tally.connections()
+        self.counters.connections()
     }
 
     /// Connections with requests in flight.
     pub(crate) fn busy_connections(&mut self) -> u32 {
-        self.tally().busy()
+        self.counters().busy()
     }
 
     /// Stops accepting connections and taking requests. Connections end once their requests are

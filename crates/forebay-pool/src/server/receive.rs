@@ -25,11 +25,11 @@ impl Server {
         match result {
             // Cancelled for quiescing: no data was lost.
             Err(failure) if cancelled && failure.kind == IoFailureKind::Cancelled => {}
-            Ok(0) | Err(_) => (connection.closing, connection.deaf) = (true, true),
+            Ok(0) | Err(_) => (connection.closing, connection.ignore_input) = (true, true),
             Ok(bytes) if connection.lingers_since.is_some() => {
                 // A client that sends without end is cut off.
                 connection.lingered_bytes += u64::from(bytes);
-                connection.deaf |= connection.lingered_bytes > LINGER_BYTES_MAX;
+                connection.ignore_input |= connection.lingered_bytes > LINGER_BYTES_MAX;
             }
             Ok(bytes) if connection.tls.is_some() => self.decrypt(reactor, index, bytes),
             Ok(bytes) => match &mut connection.arriving {
@@ -73,9 +73,9 @@ impl Server {
         self.divide_memory();
         // Each time another connection is the first to get the freed memory.
         self.blocked_from += 1;
-        let count = self.tally().waiting().len();
+        let count = self.counters().waiting().len();
         for at in 0..count {
-            self.enqueue(self.tally.waiting()[(self.blocked_from + at) % count]);
+            self.enqueue(self.counters.waiting()[(self.blocked_from + at) % count]);
         }
     }
 
@@ -84,9 +84,9 @@ impl Server {
     /// Connections without memory go first; then those with less than most. Each connection without
     /// memory gets enough for one request, so all of them progress.
     fn divide_memory(&mut self) {
-        let (held_bytes, mut users) = self.tally().held();
+        let (held_bytes, mut users) = self.counters().held();
         let (mut waits, mut waits_with_nothing, mut first) = (false, false, None);
-        for &index in self.tally.wanting() {
+        for &index in self.counters.wanting() {
             let Some(Some(connection)) = self.connections.get(index as usize) else { continue };
             let has_nothing = connection.held_bytes == 0;
             if has_nothing {
@@ -100,7 +100,7 @@ impl Server {
             waits_with_nothing |= !connection.crowded && has_nothing;
             users += u64::from(!connection.crowded && has_nothing);
         }
-        self.favoured = first.map(|(_, _, _, index)| index);
+        self.reserve_owner = first.map(|(_, _, _, index)| index);
         self.share_bytes = match (waits, waits_with_nothing) {
             (false, _) => u64::MAX,
             (true, true) => 0,
@@ -249,7 +249,7 @@ impl Server {
     /// also beyond the limit of all volumes.
     fn may_arrive(&self, index: u32, volume: VolumeId, bytes: u64) -> bool {
         let coming = self.arriving_bytes_of(Some(volume));
-        let first = self.favoured == Some(index);
+        let first = self.reserve_owner == Some(index);
         let spare = if first { bytes } else { 0 };
         let all = self.arriving_bytes.iter().sum::<u64>() + bytes;
         coming + bytes <= self.arriving_bytes_max + spare

@@ -78,7 +78,9 @@ impl Server {
         let pool = reactor.pool_mut();
         let gets = connection.held_bytes <= self.share_bytes;
         let mut buffer = gets.then(|| pool.alloc_leaving(FOR_REPLIES, bytes)).flatten();
-        if buffer.is_none() && connection.held_bytes == 0 && self.favoured.is_none_or(|first| first == index)
+        if buffer.is_none()
+            && connection.held_bytes == 0
+            && self.reserve_owner.is_none_or(|first| first == index)
         {
             buffer = pool.borrow();
         }
@@ -86,7 +88,7 @@ impl Server {
             Some(buffer) => {
                 connection.held_bytes += pool.capacity(buffer) as u64;
                 connection.wants_memory_since = None;
-                self.favoured.take_if(|first| *first == index);
+                self.reserve_owner.take_if(|first| *first == index);
             }
             None => connection.waits_for_memory(self.turn_at, false),
         }

@@ -113,7 +113,7 @@ impl Server {
             }
             let unheard = connection.requests == 0 && connection.has_stalled(now);
             if connection.leaving_since.is_some() && (lingers || unheard) {
-                connection.deaf = true;
+                connection.ignore_input = true;
                 reactor.abort_socket(connection.socket);
                 self.enqueue(index);
             }
@@ -188,7 +188,7 @@ impl Server {
                 reactor.finish_socket(connection.socket);
             }
         }
-        if connection.lingers_since.is_some() && !connection.deaf {
+        if connection.lingers_since.is_some() && !connection.ignore_input {
             let span =
                 if connection.receiving { None } else { connection.receive_buffer(reactor.pool_mut()) };
             if let Some(span) = span {

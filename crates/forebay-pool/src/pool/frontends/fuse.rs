@@ -153,7 +153,7 @@ impl FuseFrontend {
     ) {
         let waits = |mounting: &Mounting| mounting.volume == volume && mounting.path == path;
         let Some(at) = self.mounting.iter().position(waits) else {
-            return crate::time_limit::let_go(made); // The volume is gone.
+            return crate::time_limit::drop_in_background(made); // The volume is gone.
         };
         let memory = self.mounting.swap_remove(at).memory;
         let export = ExportUri::Fuse { path };
@@ -183,7 +183,7 @@ impl FuseFrontend {
         };
         let Some(rules) = cx.served(volume).map(|served| Arc::clone(&served.spec.rules)) else {
             memory.give_back(cx.reactor.pool_mut());
-            crate::time_limit::let_go(made); // unmounting may block
+            crate::time_limit::drop_in_background(made); // unmounting may block
             return Err("the volume is gone".into());
         };
         let ring_bytes = ring_bytes(cx.reactor.pool(), self.mounts(), cx.buffer_bytes);
@@ -311,7 +311,7 @@ impl Frontend for FuseFrontend {
                         let (volume, export) = (mounted.volume, mounted.export);
                         cx.events.push(FrontendEvent::Lost(volume, export, ExportLoss::Gone));
                     }
-                    crate::time_limit::let_go(mount);
+                    crate::time_limit::drop_in_background(mount);
                 }
             }
         }

@@ -20,8 +20,8 @@ mod ublk;
 mod users;
 mod vhost_user;
 
-pub use ublk::Claims;
 pub(super) use ublk::DeviceDisposition;
+pub use ublk::ExclusiveOpens;
 pub use users::Users;
 
 use super::background::BackgroundTasks;

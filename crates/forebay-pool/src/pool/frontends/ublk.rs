@@ -33,7 +33,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Devices, by number, that no other program can mount while this exists.
 ///
 /// Dropping it may block.
-pub type Claims = Vec<(u32, Claim)>;
+pub type ExclusiveOpens = Vec<(u32, Claim)>;
 
 /// The block devices of a pool.
 #[derive(Default)]
@@ -83,7 +83,7 @@ struct Serving {
 /// How to end devices.
 pub(crate) enum DeviceDisposition {
     /// Remove them, even while in use.
-    Remove(Claims),
+    Remove(ExclusiveOpens),
     /// Leave those in use to the next process, and remove the others.
     RemoveUnused,
     /// Leave all to the next process.
@@ -105,7 +105,7 @@ impl DeviceDisposition {
     /// Releases the claims.
     pub(in crate::pool) fn release(self) {
         if let Self::Remove(claims) = self {
-            crate::time_limit::let_go(claims);
+            crate::time_limit::drop_in_background(claims);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! process uses a file (FUSE) as long as it has it open. A loop device has the file open, so a file
 //! system mounted from it counts. A block device is in use while it is open or mounted.
 
-use super::Claims;
+use super::ExclusiveOpens;
 use crate::may_wait::MayWait;
 use crate::pool::Pool;
 use crate::ublk_device::UblkDevice;
@@ -41,12 +41,12 @@ impl Users {
             && self.covered.is_empty()
     }
 
-    /// Claims block devices, so that no other program can mount them.
+    /// ExclusiveOpens block devices, so that no other program can mount them.
     ///
     /// # Errors
     /// The users, if some devices are in use.
-    pub fn of_devices(may_wait: &MayWait, devices: &[UblkDevice]) -> Result<Claims, Self> {
-        let (mut claims, mut used) = (Claims::new(), Vec::new());
+    pub fn of_devices(may_wait: &MayWait, devices: &[UblkDevice]) -> Result<ExclusiveOpens, Self> {
+        let (mut claims, mut used) = (ExclusiveOpens::new(), Vec::new());
         for device in devices {
             let openers = device.openers(may_wait);
             match device.claim(may_wait) {

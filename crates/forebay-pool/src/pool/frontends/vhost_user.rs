@@ -1,12 +1,12 @@
 //! Volumes as devices of virtual machines: the `vhost-user:` exports of a pool.
 
 use super::{DeviceDisposition, Frontend, FrontendCx, FrontendEvent, NotExported, Users};
-use crate::guest::control::Control;
-use crate::guest::{GuestOptions, GuestServer, Order, Shared};
 use crate::may_wait::MayWait;
 use crate::recorder::TracedEngine;
 use crate::server::Server;
 use crate::token::FrontendOp;
+use crate::vhost_user::control::Control;
+use crate::vhost_user::{ControlRequest, Shared, VhostUserOptions, VhostUserServer};
 use forebay_core::{Nanos, RequestError, RequestId};
 use forebay_export::uri::{Endpoint, ExportUri};
 use forebay_format::VolumeId;
@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Most such exports of a pool.
-const GUESTS_MAX: usize = 64;
+const EXPORTS_MAX: usize = 64;
 /// Time limit for an earlier export at the same path to end.
 const ENDING_WITHIN: Duration = Duration::from_secs(10);
 
@@ -26,7 +26,7 @@ const ENDING_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct VhostUserFrontend {
     /// By slot.
-    guests: Vec<Option<Exported>>,
+    exports: Vec<Option<Exported>>,
     /// Exports made so far.
     made: u64,
 }
@@ -38,7 +38,7 @@ struct Exported {
     uri: ExportUri,
     /// Its socket.
     path: PathBuf,
-    server: GuestServer,
+    server: VhostUserServer,
     /// Identifies it among all exports of this pool, past ones too.
     number: u64,
     /// It listens, and ends on its own when the export ends.
@@ -57,12 +57,12 @@ impl VhostUserFrontend {
         let ExportUri::VhostUser { path, permissions } = uri else {
             return Err("it is not a vhost-user export".into());
         };
-        if self.guests.iter().flatten().count() >= GUESTS_MAX {
-            return Err(format!("a pool has at most {GUESTS_MAX} vhost-user exports").into());
+        if self.exports.iter().flatten().count() >= EXPORTS_MAX {
+            return Err(format!("a pool has at most {EXPORTS_MAX} vhost-user exports").into());
         }
-        let mut there = self.guests.iter().flatten().filter(|guest| guest.path == *path);
+        let mut there = self.exports.iter().flatten().filter(|export| export.path == *path);
         let (is_ending, is_taken) =
-            (there.clone().next().is_some(), there.any(|guest| !guest.server.is_closing()));
+            (there.clone().next().is_some(), there.any(|export| !export.server.is_closing()));
         let wanted = nbd.must_listen(&Endpoint::Unix(path.to_owned()), permissions);
         let wanted = wanted.filter(|_| !is_taken);
         let wanted = wanted.ok_or_else(|| format!("{} is the socket of another export", path.display()))?;
@@ -70,8 +70,8 @@ impl VhostUserFrontend {
         let served = cx.served(volume).ok_or("the volume is gone")?;
         let (rules, name) = (Arc::clone(&served.spec.rules), served.spec.name.clone());
         let block_bytes = served.sector_bytes;
-        let index = self.guests.iter().position(Option::is_none).unwrap_or(self.guests.len());
-        let options = GuestOptions {
+        let index = self.exports.iter().position(Option::is_none).unwrap_or(self.exports.len());
+        let options = VhostUserOptions {
             volume,
             rules,
             export: uri.for_clients(),
@@ -82,13 +82,13 @@ impl VhostUserFrontend {
         let shared = Arc::new(Shared::new(size_bytes, block_bytes, &name));
         let (stop, stopped) =
             UnixStream::pair().map_err(|error| format!("cannot create a socket: {error}"))?;
-        let server = GuestServer::new(cx.reactor.pool_mut(), options, Arc::clone(&shared), stop);
+        let server = VhostUserServer::new(cx.reactor.pool_mut(), options, Arc::clone(&shared), stop);
         let server = server.ok_or("not enough memory for it: raise buffer_memory of the pool")?;
         self.made += 1;
         let (number, tasks) = (self.made, cx.tasks());
         let sender = tasks.clone();
-        let orders = move |order: Order| {
-            sender.send(move |frontends, cx| frontends.vhost_user.follow(cx.reactor, number, order))
+        let send = move |request: ControlRequest| {
+            sender.send(move |frontends, cx| frontends.vhost_user.execute(cx.reactor, number, request))
         };
         let at = path.to_owned();
         let work = move |may_wait: &MayWait| {
@@ -101,7 +101,7 @@ impl VhostUserFrontend {
                     told(Ok(()));
                     let (fd, file) = socket.into_parts();
                     let listener = UnixListener::from(fd);
-                    let control = Control { listener, stop: stopped, shared, orders: Box::new(orders) };
+                    let control = Control { listener, stop: stopped, shared, send: Box::new(send) };
                     control.run(may_wait);
                     file.into_iter().for_each(|file: SocketFile| file.remove(&at));
                 }
@@ -114,84 +114,84 @@ impl VhostUserFrontend {
                 return Err(NotExported::NoThread(error));
             }
         };
-        if index == self.guests.len() {
-            self.guests.push(None);
+        if index == self.exports.len() {
+            self.exports.push(None);
         }
         let (uri, path) = (uri.clone(), path.clone());
-        self.guests[index] = Some(Exported { volume, uri, path, server, number, thread: Some(thread) });
+        self.exports[index] = Some(Exported { volume, uri, path, server, number, thread: Some(thread) });
         Ok(())
     }
 
     /// The thread of an export listens, or has failed to.
     fn listened(&mut self, cx: &mut FrontendCx<'_>, number: u64, result: Result<(), String>) {
-        let Some(guest) = self.export_mut(number) else { return };
+        let Some(export) = self.export_mut(number) else { return };
         if result.is_err() {
-            guest.server.close();
+            export.server.close();
         }
-        let (volume, uri) = (guest.volume, guest.uri.clone());
+        let (volume, uri) = (export.volume, export.uri.clone());
         let result = result.map(|()| uri.for_clients());
         cx.exported(volume, uri, result);
     }
 
     /// Handles a request of an export's thread. If the export is gone, it has no effect, and the
     /// thread ends.
-    fn follow(&mut self, reactor: &mut Reactor, number: u64, order: Order) {
-        if let Some(guest) = self.export_mut(number) {
-            guest.server.follow(reactor, order);
+    fn execute(&mut self, reactor: &mut Reactor, number: u64, request: ControlRequest) {
+        if let Some(export) = self.export_mut(number) {
+            export.server.execute(reactor, request);
         }
     }
 
     fn export_mut(&mut self, number: u64) -> Option<&mut Exported> {
-        self.guests.iter_mut().flatten().find(|guest| guest.number == number)
+        self.exports.iter_mut().flatten().find(|export| export.number == number)
     }
 
     /// Signals the completions of this turn to the guests.
     pub(super) fn signal(&mut self, reactor: &mut Reactor) {
-        for guest in self.guests.iter_mut().flatten() {
-            guest.server.signal_all(reactor);
+        for export in self.exports.iter_mut().flatten() {
+            export.server.signal_all(reactor);
         }
     }
 
     /// Returns true if a guest has requests that the last turn did not take.
     pub(super) fn has_more(&self) -> bool {
-        self.guests.iter().flatten().any(|guest| guest.server.has_more())
+        self.exports.iter().flatten().any(|export| export.server.has_more())
     }
 
     /// Returns true if there are exports.
     pub(super) fn has_exports(&self) -> bool {
-        self.guests.iter().any(Option::is_some)
+        self.exports.iter().any(Option::is_some)
     }
 
     /// Descriptions of the frontends that are connected to a volume.
     fn connected(&self, volume: VolumeId) -> impl Iterator<Item = &str> {
-        let of = self.guests.iter().flatten().filter(move |guest| guest.volume == volume);
-        of.filter_map(|guest| guest.server.frontend())
+        let of = self.exports.iter().flatten().filter(move |export| export.volume == volume);
+        of.filter_map(|export| export.server.frontend())
     }
 }
 
 impl Frontend for VhostUserFrontend {
     fn poll(&mut self, reactor: &mut Reactor, engine: &mut TracedEngine<'_>, now: Nanos) -> bool {
-        if self.guests.is_empty() {
+        if self.exports.is_empty() {
             return false;
         }
         let times = (now, Instant::now());
         let mut started = false;
-        for guest in self.guests.iter_mut().flatten() {
-            started |= guest.server.turn(engine, reactor, times);
+        for export in self.exports.iter_mut().flatten() {
+            started |= export.server.turn(engine, reactor, times);
         }
         started
     }
 
     fn on_completion(&mut self, _: &mut Reactor, op: FrontendOp, result: Result<u32, IoFailure>) {
-        if let Some(Some(guest)) = self.guests.get_mut(usize::from(op.slot)) {
-            guest.server.completed(op, result);
+        if let Some(Some(export)) = self.exports.get_mut(usize::from(op.slot)) {
+            export.server.completed(op, result);
         }
     }
 
     fn on_reply(&mut self, reactor: &mut Reactor, request: RequestId, result: Result<(), RequestError>) {
         let slot = FrontendOp::of_request(request).slot;
-        if let Some(Some(guest)) = self.guests.get_mut(usize::from(slot)) {
-            guest.server.replied(reactor, request, result);
+        if let Some(Some(export)) = self.exports.get_mut(usize::from(slot)) {
+            export.server.replied(reactor, request, result);
         }
     }
 
@@ -201,34 +201,34 @@ impl Frontend for VhostUserFrontend {
 
     /// Takes the notes of guests, and forgets exports that have ended.
     fn reap(&mut self, cx: &mut FrontendCx<'_>) {
-        for slot in &mut self.guests {
-            let Some(guest) = slot else { continue };
-            guest.server.renew();
-            cx.events.extend(guest.server.take_notes().into_iter().map(FrontendEvent::Refused));
-            if let Some(guest) = slot.take_if(|guest| guest.server.is_over()) {
-                guest.server.end(cx.reactor.pool_mut());
+        for slot in &mut self.exports {
+            let Some(export) = slot else { continue };
+            export.server.renew();
+            cx.events.extend(export.server.take_notes().into_iter().map(FrontendEvent::Refused));
+            if let Some(export) = slot.take_if(|export| export.server.is_over()) {
+                export.server.end(cx.reactor.pool_mut());
             }
         }
     }
 
     fn resize(&mut self, _: &mut FrontendCx<'_>, volume: VolumeId, size_bytes: u64) {
-        for guest in self.guests.iter_mut().flatten().filter(|guest| guest.volume == volume) {
-            guest.server.set_size_bytes(size_bytes);
+        for export in self.exports.iter_mut().flatten().filter(|export| export.volume == volume) {
+            export.server.set_size_bytes(size_bytes);
         }
     }
 
     /// Frontends are disconnected once requests in flight are answered.
     fn close(&mut self, cx: &mut FrontendCx<'_>, volume: Option<VolumeId>, _: &mut DeviceDisposition) {
-        for guest in self.guests.iter_mut().flatten() {
-            if volume.is_none_or(|volume| volume == guest.volume) {
-                guest.server.close();
-                cx.background.wait_for(guest.thread.take());
+        for export in self.exports.iter_mut().flatten() {
+            if volume.is_none_or(|volume| volume == export.volume) {
+                export.server.close();
+                cx.background.wait_for(export.thread.take());
             }
         }
     }
 
     fn is_idle(&self) -> bool {
-        self.guests.iter().flatten().all(|guest| guest.server.is_quiet())
+        self.exports.iter().flatten().all(|export| export.server.is_quiet())
     }
 
     fn add_users(&self, _: &Reactor, volume: VolumeId, users: &mut Users) {

@@ -17,7 +17,7 @@ use super::control::who;
 use super::memory::Mapped;
 use super::requests::{PIECE_BUFFER_BYTES, Part, Pending, Piece, Table};
 use super::ring::{Next, ServedRing};
-use super::{Arrival, Done, Order, RINGS_MAX, Shared, Start};
+use super::{Arrival, ControlRequest, Done, RINGS_MAX, Shared, Start};
 use crate::client_request::{ClientEngine, FOR_REPLIES, Submission, covered_bytes, payload, treatment};
 use crate::token::{FrontendOp, Protocol};
 use forebay_config::rules::{Client, Identity, RuleSet};
@@ -56,7 +56,7 @@ const _: () = assert!(RINGS_MAX as u32 <= 1 << NUMBER_SHIFT);
 
 /// Context of an export.
 #[derive(Clone, Debug)]
-pub(crate) struct GuestOptions {
+pub(crate) struct VhostUserOptions {
     /// The volume.
     pub(crate) volume: VolumeId,
     /// Its rules.
@@ -78,8 +78,8 @@ struct Frontend {
 }
 
 /// The device; see the module documentation.
-pub(crate) struct GuestServer {
-    options: GuestOptions,
+pub(crate) struct VhostUserServer {
+    options: VhostUserOptions,
     shared: Arc<Shared>,
     frontend: Option<Frontend>,
     memory: Mapped,
@@ -112,11 +112,11 @@ pub(crate) struct GuestServer {
     stop: Option<UnixStream>,
 }
 
-impl GuestServer {
+impl VhostUserServer {
     /// Creates a device without a frontend. `None` if there is no memory for it.
     pub(crate) fn new(
         pool: &mut BufPool,
-        options: GuestOptions,
+        options: VhostUserOptions,
         shared: Arc<Shared>,
         stop: UnixStream,
     ) -> Option<Self> {
@@ -214,45 +214,45 @@ impl GuestServer {
         }
     }
 
-    // --- orders
+    // --- control requests
 
-    /// Executes an order of the listening thread.
-    pub(crate) fn follow(&mut self, reactor: &mut Reactor, order: Order) {
-        match order {
-            Order::Came(arrival) => self.came(arrival),
-            Order::TurnedAway(what) => self.notes.push(what),
-            Order::Memory(memory, done) => {
+    /// Executes a request of the listening thread.
+    pub(crate) fn execute(&mut self, reactor: &mut Reactor, request: ControlRequest) {
+        match request {
+            ControlRequest::Came(arrival) => self.came(arrival),
+            ControlRequest::TurnedAway(what) => self.notes.push(what),
+            ControlRequest::Memory(memory, done) => {
                 let _ = done.try_send(std::mem::replace(&mut self.memory, memory)); // it has room
             }
-            Order::Start(start, done) => {
+            ControlRequest::Start(start, done) => {
                 let result = self.start(reactor, *start);
                 let _ = done.try_send(result);
             }
-            Order::Enable(at, is_enabled, done) => {
+            ControlRequest::Enable(at, is_enabled, done) => {
                 if let Some(ring) = self.ring_mut(at) {
                     ring.is_enabled = is_enabled;
                 }
                 let _ = done.try_send(());
             }
-            Order::SetCall(at, call, done) => {
+            ControlRequest::SetCall(at, call, done) => {
                 if let Some(ring) = self.ring_mut(at) {
                     ring.set_call(reactor, call);
                 }
                 let _ = done.try_send(());
             }
-            Order::Stop(at, done) => match self.ring_mut(at) {
+            ControlRequest::Stop(at, done) => match self.ring_mut(at) {
                 Some(ring) => {
                     ring.stopping = Some(done);
                     self.end_stopping(reactor, at);
                 }
                 None => drop(done),
             },
-            Order::Channel(channel) => {
+            ControlRequest::Channel(channel) => {
                 if let Some(frontend) = &mut self.frontend {
                     frontend.channel = Some(channel);
                 }
             }
-            Order::Went(why, done) => self.went(reactor, why, done),
+            ControlRequest::Went(why, done) => self.went(reactor, why, done),
         }
     }
 
