@@ -4,6 +4,7 @@
 //! - [`server`]: NBD connections; [`fuse_server`]: volumes as files; [`mounting`]: mounts and their
 //!   memory; [`ublk_server`], [`ublk_device`], [`ublk_found`]: volumes as block devices;
 //!   `vhost_user`: volumes as devices of virtual machines.
+//! - `frontends`: what the protocols have in common; `background`: work that may block.
 //! - [`engine_io`]: actions of the engine as operations; [`engine_memory`]: its buffers;
 //!   [`cipher`]: encryption of device data.
 //! - [`open`]: cache devices and backing stores; [`cache_device`]: one device; [`members`]:
@@ -23,6 +24,7 @@
 //! - [`error`]: errors of a start.
 #![forbid(unsafe_code)]
 
+mod background;
 pub mod cache_device;
 pub mod cipher;
 pub mod client_request;
@@ -32,6 +34,7 @@ pub mod engine_io;
 pub mod engine_memory;
 pub mod error;
 pub mod failed_mark;
+mod frontends;
 pub mod fuse_server;
 pub mod guard;
 pub mod handover;
@@ -61,13 +64,14 @@ mod vhost_user;
 pub mod witness;
 
 pub use error::RunError;
+pub use frontends::{ExclusiveOpens, Users};
 pub use loss_record::{only_copies, reads_as_loss_record};
 pub use may_wait::MayWait;
 pub use mirror_notes::is_noted_out;
 pub use pool::{
-    AbsentVolume, CopiedDevice, CopyProgress, Destaging, ExclusiveOpens, Gone, Look, Lost, Mirrored, Pool,
-    PoolEvent, PoolGone, PoolHandle, PoolSnapshot, PoolStart, Promise, PromiseSender, Reach, Rebuilding,
-    Saving, Scrubbed, Users, VolumeSnapshot, VolumeSpec, ahead_in_all,
+    AbsentVolume, CopiedDevice, CopyProgress, Destaging, Gone, Look, Lost, Mirrored, Pool, PoolEvent,
+    PoolGone, PoolHandle, PoolSnapshot, PoolStart, Promise, PromiseSender, Reach, Rebuilding, Saving,
+    Scrubbed, VolumeSnapshot, VolumeSpec, ahead_in_all,
 };
 pub use recorder::Recorded;
 pub use register::{CacheRecord, Objection, cache_record};

@@ -11,19 +11,11 @@
 use super::Pool;
 use super::PoolEvent;
 use super::volumes::Served;
+use crate::frontends::ExportLoss;
 use forebay_admin::VolumeState;
 use forebay_export::uri::ExportUri;
 use forebay_format::VolumeId;
 use std::path::PathBuf;
-
-/// How an export was lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ExportLoss {
-    /// It no longer exists: unmounted, or removed.
-    Gone,
-    /// A mount on this path hides it.
-    Covered(PathBuf),
-}
 
 /// A lost export.
 #[derive(Debug)]

@@ -8,23 +8,22 @@
 //! this thread between two turns. A task longer than a turn (attaching, detaching, resizing) begins
 //! that way, and a [`Promise`] returns its result once the engine's notice has come.
 //!
-//! Files: `background` (work of threads), `absent` (volumes that are not attached), `cache_failure`
-//! (failure of the cache device), `paths` (files that have lost their names), `saving` (writing one
-//! to another path), `before_stop` (data that a stop saves first), `mirror` (failure of a member of
-//! a mirrored cache), `handle` (calls from other threads), `stall_watchdog` (closing devices that
-//! may hang), `volumes` (attach, detach, resize, settings), `frontends` (the protocols by which
-//! clients reach volumes, and their users), `lost_exports` (exports that other programs remove or
-//! hide), `quiesce` (pausing, for a successor), `recordings` (of requests), `replace` (replacing a
-//! healthy device), `size` (growing and shrinking the pool), `report` (reports to the operator),
-//! `losses` (lost data), `snapshot` (current state and statistics), `store_state` (state of a
-//! backing store), `unplugged` (disks that come back as new devices).
+//! Files: `absent` (volumes that are not attached), `cache_failure` (failure of the cache device),
+//! `paths` (files that have lost their names), `saving` (writing one to another path),
+//! `before_stop` (data that a stop saves first), `mirror` (failure of a member of a mirrored
+//! cache), `handle` (calls from other threads), `stall_watchdog` (closing devices that may hang),
+//! `volumes` (attach, detach, resize, settings), `clients` (front ends, and users of volumes),
+//! `lost_exports` (exports that other programs remove or hide), `quiesce` (pausing, for a
+//! successor), `recordings` (of requests), `replace` (replacing a healthy device), `size` (growing
+//! and shrinking the pool), `report` (reports to the operator), `losses` (lost data), `snapshot`
+//! (current state and statistics), `store_state` (state of a backing store), `unplugged` (disks
+//! that come back as new devices).
 
 mod absent;
-mod background;
 mod before_stop;
 mod cache_failure;
+mod clients;
 mod devices;
-mod frontends;
 mod handle;
 mod holes;
 mod losses;
@@ -47,7 +46,6 @@ mod volumes;
 
 pub use absent::{AbsentVolume, ahead_in_all};
 pub use devices::Back;
-pub use frontends::{ExclusiveOpens, Users};
 pub use handle::{Look, PoolGone, PoolHandle, Promise, PromiseSender};
 pub use losses::Lost;
 pub use mirror::Rebuilding;
@@ -60,10 +58,12 @@ pub use snapshot::{CopiedDevice, Mirrored, PoolSnapshot, VolumeSnapshot};
 pub(crate) use volumes::Served;
 pub use volumes::{Destaging, VolumeSpec};
 
+use crate::background::BackgroundTasks;
 use crate::cipher::CipherStage;
 use crate::engine_io::{CacheDevices, EngineIo, Timed};
 use crate::engine_memory::Reserve;
 use crate::error::RunError;
+use crate::frontends::{DeviceDisposition, ExclusiveOpens, Frontends, SendTask};
 use crate::guard::GuardBook;
 use crate::handover::ListenerStore;
 use crate::loss_record::LossRecord;
@@ -74,7 +74,6 @@ use crate::recorder::{Recorder, TracedEngine};
 use crate::register::{Entry, Facts, older_hint, record_path};
 use crate::server::{Refused, Server, reserve_request_buffer};
 use crate::token::Token;
-use background::BackgroundTasks;
 use cache_failure::CacheFailure;
 use devices::DeviceWatch;
 use forebay_admin::events::EventKind;
@@ -82,7 +81,6 @@ use forebay_admin::{AdminError, MessageId};
 use forebay_core::{Action, Engine, EngineConfig, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, CacheUuid};
 use forebay_io::{Completion, DeviceId, EnginePreference, IoFailure, Limits, Reactor};
-use frontends::{DeviceDisposition, Frontends};
 use handle::PoolTask;
 use size::Resizing;
 use std::path::PathBuf;
@@ -149,6 +147,8 @@ pub struct Pool {
     engine: Engine,
     io: EngineIo,
     frontends: Frontends,
+    /// For threads that work for a front end.
+    frontend_tasks: SendTask,
     background: BackgroundTasks,
     /// Threads that search backing stores for holes.
     hole_looks: Vec<std::thread::JoinHandle<()>>,
@@ -296,6 +296,7 @@ impl Pool {
             scrubbing: None,
             discarding: Vec::new(),
             tasks,
+            frontend_tasks: frontend_tasks(myself.clone()),
             myself,
             cache_failure: CacheFailure::new(start.state_dir, start.without_cache),
             losses: losses::Losses::default(),
@@ -675,6 +676,11 @@ impl Pool {
             any = true;
         }
     }
+}
+
+/// Returns how threads that work for a front end send it closures.
+fn frontend_tasks(tasks: mpsc::Sender<PoolTask>) -> SendTask {
+    Arc::new(move |task| tasks.send(Box::new(move |pool: &mut Pool| pool.with_frontends(task))).is_ok())
 }
 
 fn io_failed(error: IoFailure) -> RunError {

@@ -1,7 +1,7 @@
 //! Quiescing, so that a successor, or this daemon again, can take over the pool and its clients.
 
-use super::frontends::DeviceDisposition;
 use super::{Pool, Promise};
+use crate::frontends::DeviceDisposition;
 use crate::handover::Inheritance;
 
 impl Pool {

@@ -13,10 +13,10 @@
 //!   again.
 //! - A stop waits for the copy (`before_stop`).
 
-use super::frontends::{DeviceDisposition, ExclusiveOpens};
 use super::volumes::Done;
 use super::{Pool, Promise};
 use crate::cache_device::device_error;
+use crate::frontends::{DeviceDisposition, ExclusiveOpens};
 use crate::may_wait::MayWait;
 use forebay_admin::{AdminError, MessageId, VolumeState};
 use forebay_core::DetachHow;

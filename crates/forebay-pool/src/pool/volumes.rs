@@ -5,13 +5,13 @@
 //! requests come in, then detaches the volume in the engine, then closes the device. In between,
 //! the volume stays in the table with its state, so that nothing else takes its place.
 
-use super::frontends::{DeviceDisposition, ExclusiveOpens};
 use super::handle::PromiseSender;
 use super::lost_exports::LostExports;
 use super::saving::Saving;
 use super::store_state::Outcomes;
 use super::unplugged::Return;
 use super::{Lost, Pool, PoolEvent, Promise};
+use crate::frontends::{DeviceDisposition, ExclusiveOpens, NotExported, ServedVolume, ServedVolumes};
 use crate::message::of_lifecycle;
 use crate::meter::{History, Meter};
 use crate::open::Backing;
@@ -28,9 +28,7 @@ use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_io::{Device, DeviceId, IoFailure};
-use std::io;
 use std::sync::Arc;
-use thiserror::Error;
 
 /// How a volume should be served.
 #[derive(Clone, Debug)]
@@ -94,6 +92,20 @@ pub(crate) struct Served {
     pub(super) lost_exports: LostExports,
 }
 
+impl ServedVolumes for Vec<Option<Served>> {
+    fn served(&self, volume: VolumeId) -> Option<ServedVolume<'_>> {
+        let Served { spec, sector_bytes, exporting, .. } = self.get(usize::from(volume.0))?.as_ref()?;
+        Some(ServedVolume {
+            name: &spec.name,
+            backing: &spec.backing,
+            rules: &spec.rules,
+            connections_max: spec.connections_max,
+            sector_bytes: *sector_bytes,
+            is_exporting: exporting.is_some(),
+        })
+    }
+}
+
 impl Served {
     /// The backing store is another device now: clears the results of the previous one.
     pub(super) fn note_new_device(&mut self) {
@@ -113,40 +125,6 @@ pub struct Destaging {
     pub not_permitted: Option<String>,
     /// The backing file no longer has a name: data written to it is lost once it is closed.
     pub nameless: Option<AdminError>,
-}
-
-/// Reason why an export is not made.
-#[derive(Debug, Error)]
-pub(super) enum NotExported {
-    /// No thread could be started.
-    #[error("cannot start a thread: {0}")]
-    NoThread(io::Error),
-    /// Everything else.
-    #[error("{0}")]
-    Refused(String),
-}
-
-impl From<String> for NotExported {
-    fn from(what: String) -> Self {
-        Self::Refused(what)
-    }
-}
-
-impl From<&str> for NotExported {
-    fn from(what: &str) -> Self {
-        Self::Refused(what.into())
-    }
-}
-
-impl NotExported {
-    /// Returns the error for the caller. It is a conflict, so no caller retries on its own.
-    fn error(&self, volume: &str) -> AdminError {
-        let what = format!("cannot export {volume}: {self}");
-        match self {
-            Self::NoThread(error) => AdminError { what, ..AdminError::no_thread(error) },
-            Self::Refused(_) => AdminError::new(MessageId::ExportFailed, what, ""),
-        }
-    }
 }
 
 /// Exports of a volume being made.
@@ -707,7 +685,8 @@ impl Pool {
         if let Some(mut served) = self.forget(id) {
             self.emit(PoolEvent::Detached { volume: served.spec.name.clone() });
             if let Some(waiting) = served.waiting.take() {
-                self.background.answer_when_done(waiting, served.attach_error.take().map_or(Ok(()), Err));
+                let answer = served.attach_error.take().map_or(Ok(()), Err);
+                self.background.when_done(move || drop(waiting.try_send(answer)));
             }
         }
         self.stop_if_it_waits();

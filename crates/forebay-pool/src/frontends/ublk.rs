@@ -9,9 +9,8 @@
 //! same holds if the attach of the volume failed, until it succeeds. In both cases the pool removes
 //! an unused device.
 
-use super::{Frontend, FrontendCx, FrontendEvent, NotExported, Users};
+use super::{ExportLoss, Frontend, FrontendCx, FrontendEvent, NotExported, Users};
 use crate::may_wait::MayWait;
-use crate::pool::lost_exports::ExportLoss;
 use crate::recorder::TracedEngine;
 use crate::token::FrontendOp;
 use crate::ublk_device::{DeviceSpec, UblkDevice, mark, prepare};
@@ -103,7 +102,7 @@ impl DeviceDisposition {
     }
 
     /// Releases the claims.
-    pub(in crate::pool) fn release(self) {
+    pub(crate) fn release(self) {
         if let Self::Remove(claims) = self {
             crate::time_limit::drop_in_background(claims);
         }
@@ -189,7 +188,7 @@ impl UblkFrontend {
 
     /// Serves a device again that was left.
     fn take_back(&mut self, cx: &mut FrontendCx<'_>, volume: VolumeId, spec: &DeviceSpec) -> Option<String> {
-        let rules = cx.served(volume).map(|served| Arc::clone(&served.spec.rules))?;
+        let rules = cx.served(volume).map(|served| Arc::clone(served.rules))?;
         let is_it =
             |block: &&mut Block| block.phase == Phase::Left && block.mark == spec.mark && !block.deciding;
         let block = self.blocks.iter_mut().flatten().find(is_it)?;
@@ -210,14 +209,14 @@ impl UblkFrontend {
         let index = self.at(number).ok_or("the device is no longer wanted")?;
         let Some(Some(block)) = self.blocks.get_mut(index) else { return Err("it is gone".into()) };
         let volume = block.volume;
-        let rules = cx.served(volume).map(|served| (Arc::clone(&served.spec.rules), &served.spec.name));
+        let rules = cx.served(volume).map(|served| (Arc::clone(served.rules), served.name));
         let (Phase::Making, Some((rules, name))) = (block.phase, rules) else {
             return Err("the volume is gone".into());
         };
         let ExportUri::Ublk { name: given } = &block.uri else {
             return Err("it is not a block device".into());
         };
-        let export = format!("ublk:{}", given.as_ref().unwrap_or(name));
+        let export = format!("ublk:{}", given.as_deref().unwrap_or(name));
         let Some(spare) = block.spare else { return Err("it is served already".into()) };
         let depth = channel.depth();
         let ublk = cx.reactor.add_ublk(channel).map_err(|_| "the I/O engine is not io_uring")?;
@@ -349,7 +348,7 @@ fn device_spec(cx: &FrontendCx<'_>, volume: VolumeId, uri: &ExportUri) -> Result
             .into());
     }
     let served = cx.served(volume).ok_or("the volume is gone")?;
-    let name = name.clone().unwrap_or_else(|| served.spec.name.clone());
+    let name = name.clone().unwrap_or_else(|| served.name.to_owned());
     if let Some((_, problem)) = device_name_problem(&name) {
         return Err(format!("{problem}, and \"{name}\" does not: give one (ublk:NAME)"));
     }

@@ -1,10 +1,8 @@
 //! Work of a pool that may block. Threads remove mounts, block devices and socket files, so that
 //! the pool does not wait.
 
-use super::volumes::Done;
 use crate::may_wait::MayWait;
 use crate::time_limit::spawn_or_return;
-use forebay_admin::AdminError;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,19 +14,20 @@ const LOOK: Duration = Duration::from_millis(2);
 const AGAIN: Duration = Duration::from_secs(1);
 
 type Work = Box<dyn FnOnce(&MayWait) + Send>;
+type Answer = Box<dyn FnOnce() + Send>;
 
 /// Threads that remove leftovers, and the callers that wait for them, with deadlines.
-pub(super) struct BackgroundTasks {
+pub(crate) struct BackgroundTasks {
     thread_name: String,
     threads: Vec<JoinHandle<()>>,
     /// Work without a thread, and the time of the next attempt.
     kept: Vec<Work>,
     again_at: Option<Instant>,
-    waiting: Vec<(Done, Result<(), AdminError>, Instant)>,
+    waiting: Vec<(Answer, Instant)>,
 }
 
 impl BackgroundTasks {
-    pub(super) fn new(pool_name: &str) -> Self {
+    pub(crate) fn new(pool_name: &str) -> Self {
         Self {
             thread_name: format!("task-{pool_name}"),
             threads: Vec::new(),
@@ -39,12 +38,12 @@ impl BackgroundTasks {
     }
 
     /// Adds a thread to wait for, which ends on its own.
-    pub(super) fn wait_for(&mut self, thread: Option<JoinHandle<()>>) {
+    pub(crate) fn wait_for(&mut self, thread: Option<JoinHandle<()>>) {
         self.threads.extend(thread);
     }
 
     /// Starts a thread for work that only a detach and the end of the pool wait for.
-    pub(super) fn start(&mut self, work: impl FnOnce(&MayWait) + Send + 'static) {
+    pub(crate) fn start(&mut self, work: impl FnOnce(&MayWait) + Send + 'static) {
         self.kept.push(Box::new(work));
         self.begin();
     }
@@ -60,33 +59,28 @@ impl BackgroundTasks {
         self.again_at = (!self.kept.is_empty()).then(|| Instant::now() + AGAIN);
     }
 
-    /// Answers a detach, or a failed attach, once its leftovers are removed, or that takes too
-    /// long.
-    pub(super) fn answer_when_done(&mut self, done: Done, answer: Result<(), AdminError>) {
-        self.waiting.push((done, answer, Instant::now() + TIMEOUT));
+    /// Calls `answer` once all leftovers are removed, or that takes too long.
+    pub(crate) fn when_done(&mut self, answer: impl FnOnce() + Send + 'static) {
+        self.waiting.push((Box::new(answer), Instant::now() + TIMEOUT));
         self.tend();
     }
 
     /// Returns true if no leftovers remain to be removed.
-    pub(super) fn are_done(&self) -> bool {
+    pub(crate) fn are_done(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished) && self.kept.is_empty()
     }
 
     /// Answers callers whose leftovers are removed; returns how long the loop may sleep until the
     /// next check.
-    pub(super) fn tend(&mut self) -> Option<Duration> {
+    pub(crate) fn tend(&mut self) -> Option<Duration> {
         self.threads.retain(|thread| !thread.is_finished());
         let (idle, now) = (self.threads.is_empty(), Instant::now());
         if self.again_at.is_some_and(|due| due <= now) {
             self.begin();
         }
-        self.waiting.retain(|(done, answer, due)| {
-            let is_over = idle || *due <= now;
-            if is_over {
-                let _ = done.try_send(answer.clone());
-            }
-            !is_over
-        });
+        for (answer, _) in self.waiting.extract_if(.., |(_, due)| idle || *due <= now) {
+            answer();
+        }
         let again = self.again_at.map(|due| due.saturating_duration_since(now).max(LOOK));
         (!self.waiting.is_empty()).then_some(LOOK).or(again)
     }

@@ -68,7 +68,7 @@ impl VhostUserFrontend {
         let wanted = wanted.ok_or_else(|| format!("{} is the socket of another export", path.display()))?;
         let wanted = if is_ending { wanted.within(ENDING_WITHIN) } else { wanted };
         let served = cx.served(volume).ok_or("the volume is gone")?;
-        let (rules, name) = (Arc::clone(&served.spec.rules), served.spec.name.clone());
+        let (rules, name) = (Arc::clone(served.rules), served.name.to_owned());
         let block_bytes = served.sector_bytes;
         let index = self.exports.iter().position(Option::is_none).unwrap_or(self.exports.len());
         let options = VhostUserOptions {

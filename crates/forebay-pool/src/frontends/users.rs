@@ -7,10 +7,8 @@
 
 use super::ExclusiveOpens;
 use crate::may_wait::MayWait;
-use crate::pool::Pool;
 use crate::ublk_device::UblkDevice;
 use forebay_admin::{AdminError, MessageId};
-use forebay_format::VolumeId;
 use std::path::PathBuf;
 
 /// Clients that a message names; it counts the others.
@@ -121,19 +119,6 @@ impl Users {
 impl std::fmt::Display for Users {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text())
-    }
-}
-
-impl Pool {
-    /// Returns the users of a volume, except those of its block devices.
-    pub(in crate::pool) fn users_of(&self, id: VolumeId) -> Users {
-        let covered = self.served(id).map_or_else(Vec::new, |served| served.lost_exports.covered().collect());
-        Users { covered, ..self.frontends.users(&self.reactor, id) }
-    }
-
-    /// Returns the users of the volume with this name; none if it does not exist.
-    pub fn users(&self, name: &str) -> Users {
-        self.find(name).map_or_else(Users::default, |id| self.users_of(id))
     }
 }
 

@@ -53,7 +53,7 @@ impl Frontends {
             Err(why) => (None, Some(why)),
         };
         for (volume, uri) in waiting {
-            let is_wanted = cx.served(volume).is_some_and(|served| served.exporting.is_some());
+            let is_wanted = cx.served(volume).is_some_and(|served| served.is_exporting);
             if cx.is_stopping || !is_wanted {
                 continue;
             }
@@ -84,7 +84,7 @@ impl Frontends {
         let info = ExportInfo::new(name, cx.size_bytes(volume));
         let tls = guards.tls.as_deref().map(|name| cx.guards.tls(name)).transpose()?;
         let access = guards.access.as_deref().map(|name| cx.guards.access(name)).transpose()?;
-        let connections_max = cx.served(volume).map_or(u32::MAX, |served| served.spec.connections_max);
+        let connections_max = cx.served(volume).map_or(u32::MAX, |served| served.connections_max);
         let mark = mark(cx, volume).ok_or("the volume is gone")?;
         let offer = Offer { endpoint, permissions, volume, info, mark, connections_max, tls, access };
         self.nbd.export(cx.reactor, offer, socket)
@@ -94,8 +94,8 @@ impl Frontends {
 /// Returns a mark that identifies a volume even after its name was reused.
 fn mark(cx: &FrontendCx<'_>, volume: VolumeId) -> Option<String> {
     let entry = cx.engine.volume_table().into_iter().find(|entry| entry.id == volume)?;
-    let spec = &cx.served(volume)?.spec;
-    Some(format!("{:032x} {} {}", u128::from_be_bytes(entry.uuid), spec.name, spec.backing))
+    let served = cx.served(volume)?;
+    Some(format!("{:032x} {} {}", u128::from_be_bytes(entry.uuid), served.name, served.backing))
 }
 
 impl Frontend for Server {

@@ -4,11 +4,10 @@
 //! does not answer, which would block the pool. The memory for the mount is reserved first.
 
 use super::mount_table::MountLook;
-use super::{DeviceDisposition, Frontend, FrontendCx, FrontendEvent, NotExported, Users};
+use super::{DeviceDisposition, ExportLoss, Frontend, FrontendCx, FrontendEvent, NotExported, Users};
 use crate::fuse_server::{BUFFER_BYTES_DEFAULT, FuseMemory, FuseOptions, FuseServer};
 use crate::may_wait::MayWait;
 use crate::mounting::{Made, reserve, ring_bytes};
-use crate::pool::lost_exports::ExportLoss;
 use crate::recorder::TracedEngine;
 use crate::token::FrontendOp;
 use forebay_admin::FileInfo;
@@ -181,7 +180,7 @@ impl FuseFrontend {
             slot: index as u16,
             buffer_bytes: BUFFER_BYTES_DEFAULT.min(cx.buffer_bytes / 8),
         };
-        let Some(rules) = cx.served(volume).map(|served| Arc::clone(&served.spec.rules)) else {
+        let Some(rules) = cx.served(volume).map(|served| Arc::clone(served.rules)) else {
             memory.give_back(cx.reactor.pool_mut());
             crate::time_limit::drop_in_background(made); // unmounting may block
             return Err("the volume is gone".into());

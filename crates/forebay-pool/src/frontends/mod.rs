@@ -9,10 +9,11 @@
 //!   results as events ([`FrontendEvent`]), which the pool handles once the call has returned.
 //! - The owner of an operation or a request is the one that `crate::token` encodes.
 //!
-//! Files: `nbd` (listening, offering volumes), `fuse` (volumes as files), `mount_table` (mounts
-//! that other programs remove or hide), `ublk` (volumes as block devices), `vhost_user` (volumes as
-//! devices of virtual machines), `users` (users of a volume).
+//! Files: `event` (reports to the pool), `nbd` (listening, offering volumes), `fuse` (volumes as
+//! files), `mount_table` (mounts that other programs remove or hide), `ublk` (volumes as block
+//! devices), `vhost_user` (volumes as devices of virtual machines), `users` (users of a volume).
 
+mod event;
 mod fuse;
 mod mount_table;
 mod nbd;
@@ -20,29 +21,27 @@ mod ublk;
 mod users;
 mod vhost_user;
 
-pub(super) use ublk::DeviceDisposition;
+pub(crate) use event::{ExportLoss, FrontendEvent, NotExported};
+pub(crate) use ublk::DeviceDisposition;
 pub use ublk::ExclusiveOpens;
 pub use users::Users;
 
-use super::background::BackgroundTasks;
-use super::handle::PoolTask;
-use super::lost_exports::ExportLoss;
-use super::volumes::NotExported;
-use super::{Pool, PoolEvent, Served};
+use crate::background::BackgroundTasks;
 use crate::guard::GuardBook;
 use crate::may_wait::MayWait;
 use crate::recorder::TracedEngine;
 use crate::server::Server;
 use crate::token::{FrontendOp, Protocol};
 use crate::ublk_device::UblkDevice;
-use forebay_admin::{FileInfo, MessageId};
+use forebay_admin::FileInfo;
+use forebay_config::rules::RuleSet;
 use forebay_core::{Engine, Nanos, RequestError, RequestId};
-use forebay_export::uri::ExportUri;
+use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::VolumeId;
 use forebay_io::{IoFailure, Reactor, Waker};
 use fuse::FuseFrontend;
 use nbd::Listening;
-use std::sync::mpsc;
+use std::sync::Arc;
 use std::time::Duration;
 use ublk::UblkFrontend;
 use vhost_user::VhostUserFrontend;
@@ -82,22 +81,22 @@ trait Frontend {
 }
 
 /// The state of the pool that a front end borrows.
-pub(super) struct FrontendCx<'a> {
-    reactor: &'a mut Reactor,
-    engine: &'a Engine,
-    volumes: &'a [Option<Served>],
-    guards: &'a GuardBook,
-    background: &'a mut BackgroundTasks,
-    tasks: &'a mpsc::Sender<PoolTask>,
-    pool_name: &'a str,
-    buffer_bytes: usize,
-    is_stopping: bool,
-    events: Vec<FrontendEvent>,
+pub(crate) struct FrontendCx<'a> {
+    pub(crate) reactor: &'a mut Reactor,
+    pub(crate) engine: &'a Engine,
+    pub(crate) volumes: &'a dyn ServedVolumes,
+    pub(crate) guards: &'a GuardBook,
+    pub(crate) background: &'a mut BackgroundTasks,
+    pub(crate) tasks: &'a SendTask,
+    pub(crate) pool_name: &'a str,
+    pub(crate) buffer_bytes: usize,
+    pub(crate) is_stopping: bool,
+    pub(crate) events: Vec<FrontendEvent>,
 }
 
-impl FrontendCx<'_> {
-    fn served(&self, volume: VolumeId) -> Option<&Served> {
-        self.volumes.get(usize::from(volume.0))?.as_ref()
+impl<'a> FrontendCx<'a> {
+    fn served(&self, volume: VolumeId) -> Option<ServedVolume<'a>> {
+        self.volumes.served(volume)
     }
 
     fn size_bytes(&self, volume: VolumeId) -> u64 {
@@ -105,7 +104,7 @@ impl FrontendCx<'_> {
     }
 
     fn tasks(&self) -> FrontendTasks {
-        FrontendTasks { tasks: self.tasks.clone(), waker: self.reactor.waker() }
+        FrontendTasks { send: Arc::clone(self.tasks), waker: self.reactor.waker() }
     }
 
     /// Reports whether an export is made (`Ok` has its address for clients).
@@ -125,40 +124,53 @@ impl FrontendCx<'_> {
     }
 }
 
+/// A volume as front ends see it.
+pub(crate) struct ServedVolume<'a> {
+    /// Its name.
+    pub(crate) name: &'a str,
+    /// Its backing store.
+    pub(crate) backing: &'a BackingUri,
+    /// Its rules.
+    pub(crate) rules: &'a Arc<RuleSet>,
+    /// Connections at once.
+    pub(crate) connections_max: u32,
+    /// Sector of its backing store.
+    pub(crate) sector_bytes: u32,
+    /// Its exports are being made.
+    pub(crate) is_exporting: bool,
+}
+
+/// The volumes of the pool.
+pub(crate) trait ServedVolumes {
+    /// Returns a volume that is attached, or being attached or detached.
+    fn served(&self, volume: VolumeId) -> Option<ServedVolume<'_>>;
+}
+
+/// A closure that another thread sends to that of the pool.
+pub(crate) type FrontendTask = Box<dyn FnOnce(&mut Frontends, &mut FrontendCx<'_>) + Send>;
+/// Sends one; returns false if the pool has ended.
+pub(crate) type SendTask = Arc<dyn Fn(FrontendTask) -> bool + Send + Sync>;
+
 /// Runs closures of other threads on the thread of the pool, between two turns.
 #[derive(Clone)]
 struct FrontendTasks {
-    tasks: mpsc::Sender<PoolTask>,
+    send: SendTask,
     waker: Waker,
 }
 
 impl FrontendTasks {
     /// Sends a closure; returns false if the pool has ended.
     fn send(&self, task: impl FnOnce(&mut Frontends, &mut FrontendCx<'_>) + Send + 'static) -> bool {
-        let sent = self.tasks.send(Box::new(move |pool: &mut Pool| pool.with_frontends(task)));
+        let is_sent = (self.send)(Box::new(task));
         self.waker.wake();
-        sent.is_ok()
+        is_sent
     }
 }
 
-/// A result of a front end for the pool.
-enum FrontendEvent {
-    /// An export is made (its address for clients), or has failed.
-    Exported(VolumeId, ExportUri, Result<String, NotExported>),
-    /// Another program has removed or hidden an export.
-    Lost(VolumeId, ExportUri, ExportLoss),
-    /// A hidden export is visible again.
-    Back(VolumeId, ExportUri),
-    /// A message for the operator.
-    Note(String),
-    /// The reason why a client was refused or disconnected; reports of these are limited in rate.
-    Refused(String),
-}
-
 /// The front ends of a pool.
-pub(super) struct Frontends {
+pub(crate) struct Frontends {
     /// NBD connections.
-    pub(super) nbd: Server,
+    pub(crate) nbd: Server,
     listening: Vec<Listening>,
     fuse: FuseFrontend,
     ublk: UblkFrontend,
@@ -166,7 +178,7 @@ pub(super) struct Frontends {
 }
 
 impl Frontends {
-    pub(super) fn new(nbd: Server) -> Self {
+    pub(crate) fn new(nbd: Server) -> Self {
         Self {
             nbd,
             listening: Vec::new(),
@@ -188,7 +200,7 @@ impl Frontends {
     }
 
     /// Passes requests that have arrived to the engine; returns true if there were any.
-    pub(super) fn poll(&mut self, reactor: &mut Reactor, engine: &mut TracedEngine<'_>, now: Nanos) -> bool {
+    pub(crate) fn poll(&mut self, reactor: &mut Reactor, engine: &mut TracedEngine<'_>, now: Nanos) -> bool {
         let mut started = Frontend::poll(&mut self.nbd, reactor, engine, now);
         started |= self.fuse.poll(reactor, engine, now);
         started |= self.ublk.poll(reactor, engine, now);
@@ -196,7 +208,7 @@ impl Frontends {
     }
 
     /// An operation of a front end has completed.
-    pub(super) fn on_completion(
+    pub(crate) fn on_completion(
         &mut self,
         reactor: &mut Reactor,
         op: FrontendOp,
@@ -211,7 +223,7 @@ impl Frontends {
     }
 
     /// The engine has answered a request.
-    pub(super) fn on_reply(
+    pub(crate) fn on_reply(
         &mut self,
         reactor: &mut Reactor,
         request: RequestId,
@@ -226,29 +238,29 @@ impl Frontends {
     }
 
     /// Sends the replies that this turn has collected.
-    pub(super) fn send_replies(&mut self, reactor: &mut Reactor) {
+    pub(crate) fn send_replies(&mut self, reactor: &mut Reactor) {
         self.nbd.send_all(reactor);
         self.vhost_user.signal(reactor);
     }
 
     /// Performs what is due in each turn; returns how long the loop may sleep because of it.
-    pub(super) fn tend(&mut self, cx: &mut FrontendCx<'_>) -> Option<Duration> {
+    pub(crate) fn tend(&mut self, cx: &mut FrontendCx<'_>) -> Option<Duration> {
         self.each().into_iter().filter_map(|frontend| frontend.tend(cx)).min()
     }
 
     /// Performs due timers of clients; returns how long the loop may sleep because of them.
-    pub(super) fn timers(&mut self, reactor: &mut Reactor) -> Option<Duration> {
+    pub(crate) fn timers(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         if self.vhost_user.has_more() { Some(Duration::ZERO) } else { self.nbd.timers(reactor) }
     }
 
     /// Forgets exports and clients that have ended.
-    pub(super) fn reap(&mut self, cx: &mut FrontendCx<'_>) {
+    pub(crate) fn reap(&mut self, cx: &mut FrontendCx<'_>) {
         self.each().into_iter().for_each(|frontend| frontend.reap(cx));
     }
 
     /// Begins to make an export; returns its address for clients, or `None` if an event has it
     /// later.
-    pub(super) fn export(
+    pub(crate) fn export(
         &mut self,
         cx: &mut FrontendCx<'_>,
         volume: VolumeId,
@@ -267,13 +279,13 @@ impl Frontends {
     }
 
     /// The volume was resized.
-    pub(super) fn resize(&mut self, cx: &mut FrontendCx<'_>, volume: VolumeId, size_bytes: u64) {
+    pub(crate) fn resize(&mut self, cx: &mut FrontendCx<'_>, volume: VolumeId, size_bytes: u64) {
         self.each().into_iter().for_each(|frontend| frontend.resize(cx, volume, size_bytes));
     }
 
     /// Ends the exports of a volume (of all volumes if `None`, at a stop), and decides what becomes
     /// of their block devices. Requests in flight are answered.
-    pub(super) fn close(
+    pub(crate) fn close(
         &mut self,
         cx: &mut FrontendCx<'_>,
         volume: Option<VolumeId>,
@@ -287,81 +299,45 @@ impl Frontends {
     }
 
     /// Returns true if every request of every client is answered.
-    pub(super) fn are_idle(&self) -> bool {
+    pub(crate) fn are_idle(&self) -> bool {
         self.each_ref().into_iter().all(Frontend::is_idle)
     }
 
     /// Returns the users of a volume, except those of its block devices: only threads that may wait
     /// can query the kernel for them ([`Users::of_devices`]).
-    pub(super) fn users(&self, reactor: &Reactor, volume: VolumeId) -> Users {
+    pub(crate) fn users(&self, reactor: &Reactor, volume: VolumeId) -> Users {
         let mut users = Users::default();
         self.each_ref().into_iter().for_each(|frontend| frontend.add_users(reactor, volume, &mut users));
         users
     }
 
     /// Counts the users of a volume: connections, and open handles of its files.
-    pub(super) fn user_count(&self, volume: VolumeId) -> u64 {
+    pub(crate) fn user_count(&self, volume: VolumeId) -> u64 {
         self.each_ref().into_iter().map(|frontend| frontend.user_count(volume)).sum()
     }
 
     /// Returns true if volumes are, or will be, files; their open handles cannot be handed over.
-    pub(super) fn has_files(&self) -> bool {
+    pub(crate) fn has_files(&self) -> bool {
         self.fuse.mounts() > 0
     }
 
     /// Returns true if there are `vhost-user:` exports; their connections cannot be handed over.
-    pub(super) fn has_vhost_user(&self) -> bool {
+    pub(crate) fn has_vhost_user(&self) -> bool {
         self.vhost_user.has_exports()
     }
 
     /// Returns a block device of a volume whose size the kernel cannot change.
-    pub(super) fn fixed_device(&self, volume: VolumeId) -> Option<&UblkDevice> {
+    pub(crate) fn fixed_device(&self, volume: VolumeId) -> Option<&UblkDevice> {
         self.ublk.fixed_device(volume)
     }
 
+    /// Returns the block devices of a volume.
+    pub(crate) fn block_devices(&self, volume: VolumeId) -> Vec<UblkDevice> {
+        self.ublk.devices_of(volume)
+    }
+
     /// Describes how requests of a volume's files reach the pool.
-    pub(super) fn files_of(&self, volume: VolumeId) -> Vec<FileInfo> {
+    pub(crate) fn files_of(&self, volume: VolumeId) -> Vec<FileInfo> {
         self.fuse.files_of(volume)
-    }
-}
-
-impl Pool {
-    /// Calls the front ends, and then handles their events.
-    pub(super) fn with_frontends<R>(
-        &mut self,
-        call: impl FnOnce(&mut Frontends, &mut FrontendCx<'_>) -> R,
-    ) -> R {
-        let mut cx = FrontendCx {
-            reactor: &mut self.reactor,
-            engine: &self.engine,
-            volumes: &self.volumes,
-            guards: &self.guards,
-            background: &mut self.background,
-            tasks: &self.myself,
-            pool_name: &self.name,
-            buffer_bytes: self.buffer_bytes,
-            is_stopping: self.stopping,
-            events: Vec::new(),
-        };
-        let result = call(&mut self.frontends, &mut cx);
-        for event in cx.events {
-            self.frontend_event(event);
-        }
-        result
-    }
-
-    fn frontend_event(&mut self, event: FrontendEvent) {
-        match event {
-            FrontendEvent::Exported(volume, uri, result) => self.exported(volume, &uri, result),
-            FrontendEvent::Lost(volume, uri, loss) => self.export_lost(volume, &uri, loss),
-            FrontendEvent::Back(volume, uri) => self.export_back(volume, &uri),
-            FrontendEvent::Note(what) => self.emit(PoolEvent::Note(MessageId::ExportNote, what)),
-            FrontendEvent::Refused(what) => self.frontends.nbd.note_refusal(what),
-        }
-    }
-
-    /// Returns the devices of a volume, for a thread that may query the kernel about them.
-    pub fn block_devices(&self, name: &str) -> Vec<UblkDevice> {
-        self.find(name).map_or_else(Vec::new, |volume| self.frontends.ublk.devices_of(volume))
     }
 }
