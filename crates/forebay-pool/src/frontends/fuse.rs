@@ -295,6 +295,14 @@ impl Frontend for FuseFrontend {
         }
     }
 
+    fn send_replies(&mut self, _: &mut Reactor) {
+        // Each reply is sent at once.
+    }
+
+    fn timers(&mut self, _: &mut Reactor) -> Option<Duration> {
+        None
+    }
+
     fn tend(&mut self, cx: &mut FrontendCx<'_>) -> Option<Duration> {
         self.give_up_late(cx).into_iter().chain(self.look_at_table(cx)).min()
     }

@@ -57,7 +57,13 @@ trait Frontend {
     /// The engine has answered a request.
     fn on_reply(&mut self, reactor: &mut Reactor, request: RequestId, result: Result<(), RequestError>);
 
-    /// Performs what is due in each turn; returns how long the loop may sleep because of it.
+    /// Sends the replies that this turn has collected.
+    fn send_replies(&mut self, reactor: &mut Reactor);
+
+    /// Performs due timers of clients; returns how long the loop may sleep because of them.
+    fn timers(&mut self, reactor: &mut Reactor) -> Option<Duration>;
+
+    /// Performs what is due for exports; returns how long the loop may sleep because of it.
     fn tend(&mut self, cx: &mut FrontendCx<'_>) -> Option<Duration>;
 
     /// Forgets exports and clients that have ended.
@@ -239,18 +245,21 @@ impl Frontends {
 
     /// Sends the replies that this turn has collected.
     pub(crate) fn send_replies(&mut self, reactor: &mut Reactor) {
-        self.nbd.send_all(reactor);
-        self.vhost_user.signal(reactor);
+        let Self { nbd, listening: _, fuse, ublk, vhost_user } = self;
+        nbd.send_replies(reactor);
+        fuse.send_replies(reactor);
+        ublk.send_replies(reactor);
+        vhost_user.send_replies(reactor);
     }
 
-    /// Performs what is due in each turn; returns how long the loop may sleep because of it.
+    /// Performs what is due for exports; returns how long the loop may sleep because of it.
     pub(crate) fn tend(&mut self, cx: &mut FrontendCx<'_>) -> Option<Duration> {
         self.each().into_iter().filter_map(|frontend| frontend.tend(cx)).min()
     }
 
     /// Performs due timers of clients; returns how long the loop may sleep because of them.
     pub(crate) fn timers(&mut self, reactor: &mut Reactor) -> Option<Duration> {
-        if self.vhost_user.has_more() { Some(Duration::ZERO) } else { self.nbd.timers(reactor) }
+        self.each().into_iter().filter_map(|frontend| frontend.timers(reactor)).min()
     }
 
     /// Forgets exports and clients that have ended.

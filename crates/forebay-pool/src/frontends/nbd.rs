@@ -111,6 +111,14 @@ impl Frontend for Server {
         self.replied(reactor, request, result);
     }
 
+    fn send_replies(&mut self, reactor: &mut Reactor) {
+        self.send_all(reactor);
+    }
+
+    fn timers(&mut self, reactor: &mut Reactor) -> Option<Duration> {
+        Server::timers(self, reactor)
+    }
+
     fn tend(&mut self, _: &mut FrontendCx<'_>) -> Option<Duration> {
         None
     }

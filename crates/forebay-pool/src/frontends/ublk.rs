@@ -387,6 +387,14 @@ impl Frontend for UblkFrontend {
         server.replied(&mut OnReactor { reactor, ublk: *ublk }, request, result);
     }
 
+    fn send_replies(&mut self, _: &mut Reactor) {
+        // Each reply is sent at once.
+    }
+
+    fn timers(&mut self, _: &mut Reactor) -> Option<Duration> {
+        None
+    }
+
     fn tend(&mut self, _: &mut FrontendCx<'_>) -> Option<Duration> {
         None
     }

@@ -145,18 +145,6 @@ impl VhostUserFrontend {
         self.exports.iter_mut().flatten().find(|export| export.number == number)
     }
 
-    /// Signals the completions of this turn to the guests.
-    pub(super) fn signal(&mut self, reactor: &mut Reactor) {
-        for export in self.exports.iter_mut().flatten() {
-            export.server.signal_all(reactor);
-        }
-    }
-
-    /// Returns true if a guest has requests that the last turn did not take.
-    pub(super) fn has_more(&self) -> bool {
-        self.exports.iter().flatten().any(|export| export.server.has_more())
-    }
-
     /// Returns true if there are exports.
     pub(super) fn has_exports(&self) -> bool {
         self.exports.iter().any(Option::is_some)
@@ -193,6 +181,18 @@ impl Frontend for VhostUserFrontend {
         if let Some(Some(export)) = self.exports.get_mut(usize::from(slot)) {
             export.server.replied(reactor, request, result);
         }
+    }
+
+    /// Signals the completions of this turn to the guests.
+    fn send_replies(&mut self, reactor: &mut Reactor) {
+        for export in self.exports.iter_mut().flatten() {
+            export.server.signal_all(reactor);
+        }
+    }
+
+    /// A guest may have requests that the last turn did not take.
+    fn timers(&mut self, _: &mut Reactor) -> Option<Duration> {
+        self.exports.iter().flatten().any(|export| export.server.has_more()).then_some(Duration::ZERO)
     }
 
     fn tend(&mut self, _: &mut FrontendCx<'_>) -> Option<Duration> {
