@@ -15,16 +15,18 @@ pub mod null;
 
 use forebay_admin::MessageId;
 use forebay_config::PoolTunables;
-use forebay_config::rules::{DefaultAction, RuleSet};
+use forebay_config::rules::{ClientCache, DefaultAction, RuleSet};
+use forebay_core::OpId;
 use forebay_export::directory::ExportInfo;
-use forebay_export::fuse::VolumeTree;
 use forebay_export::uri::{BackingUri, ExportUri, Guards};
 use forebay_format::VolumeId;
 use forebay_io::fuse::FuseMount;
 use forebay_io::{Completion, Device, DeviceModel, EnginePreference, IoFailure, Limits, Reactor, Waker};
-use forebay_pool::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
+use forebay_pool::client_request::ClientEngine;
+use forebay_pool::fuse_server::{BUFFER_BYTES_DEFAULT, FuseOptions, FuseServer};
 use forebay_pool::mounting::{Made, reserve, ring_bytes};
-use forebay_pool::server::{Offer, Server, ServerToken, Volumes, put_memory_by};
+use forebay_pool::server::{Offer, Server, reserve_request_buffer};
+use forebay_pool::token::{FrontendOp, Protocol, Token};
 use forebay_pool::{MayWait, RunError};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -34,16 +36,6 @@ use std::time::{Duration, Instant};
 
 pub use forebay_core::{BufId, Nanos, Request, RequestError, RequestId, RequestKind};
 
-const KIND_SHIFT: u32 = 32;
-const KIND_ACCEPT: u64 = 0;
-const KIND_RECEIVE: u64 = 1;
-const KIND_SEND: u64 = 2;
-const KIND_HANDLER: u64 = 3;
-const KIND_HANDSHAKE: u64 = 4;
-/// First kind for mounts.
-const KIND_FUSE: u64 = 16;
-/// Requests of mounts have numbers from here on; those of NBD clients have lower ones.
-const REQUEST_SHIFT: u32 = 32;
 const VOLUME: VolumeId = VolumeId(0);
 /// Longest wait at the end for replies that clients do not take.
 const LAST_REPLIES: Duration = Duration::from_secs(3);
@@ -101,7 +93,7 @@ pub trait RequestHandler {
 /// The token under which a [`RequestHandler`] submits its operations to the reactor.
 #[must_use]
 pub const fn token(number: u32) -> u64 {
-    KIND_HANDLER << KIND_SHIFT | number as u64
+    Token::Engine(OpId(number)).encode()
 }
 
 /// The volume to serve, and its exports.
@@ -144,14 +136,16 @@ pub fn serve<V: RequestHandler>(
     let (mut reactor, note) = Reactor::open(options.io, limits)
         .map_err(|error| RunError::failed(MessageId::DaemonIoEngine, error, "try --io psync"))?;
     note.into_iter().for_each(|note| report(HostEvent::Note(note)));
-    put_memory_by(reactor.pool_mut());
+    reserve_request_buffer(reactor.pool_mut());
     let (signals, stopper) = watch_signals(reactor.waker())?;
     let volume = make(&mut reactor)?;
-    let mut server = Server::new(server_token, Arc::default(), defaults.pool_connections_max, buffer_bytes);
-    server.add_volume(VOLUME, Arc::new(RuleSet::new(DefaultAction::Cache, options.size_bytes)));
+    let mut server = Server::new(Arc::default(), defaults.pool_connections_max, buffer_bytes);
+    let rules = Arc::new(RuleSet::new(DefaultAction::Cache, options.size_bytes));
+    server.add_volume(VOLUME, Arc::clone(&rules));
     let mut host = Host {
         reactor,
         server,
+        rules,
         mounts: Vec::new(),
         volume,
         answers: Vec::new(),
@@ -190,25 +184,12 @@ fn watch_signals(waker: Waker) -> Result<(mpsc::Receiver<i32>, signal_hook::iter
     Ok((receiver, handle))
 }
 
-fn server_token(what: ServerToken) -> u64 {
-    let (kind, index) = match what {
-        ServerToken::Accept(index) => (KIND_ACCEPT, index),
-        ServerToken::Receive(index) => (KIND_RECEIVE, index),
-        ServerToken::Send(index) => (KIND_SEND, index),
-        ServerToken::Handshake(index) => (KIND_HANDSHAKE, index),
-    };
-    kind << KIND_SHIFT | u64::from(index)
-}
-
 /// A volume as seen by NBD connections and mounts.
-struct EngineAdapter<'a, V> {
-    volume: &'a mut V,
-    now: Nanos,
-}
+struct EngineAdapter<'a, V>(&'a mut V);
 
-impl<V: RequestHandler> Volumes for EngineAdapter<'_, V> {
-    fn submit(&mut self, now: u64, request: Request<'_>) {
-        self.volume.submit(now, request);
+impl<V: RequestHandler> ClientEngine for EngineAdapter<'_, V> {
+    fn submit(&mut self, now: Nanos, request: Request<'_>) {
+        self.0.submit(now, request);
     }
 
     fn block_status(
@@ -218,26 +199,12 @@ impl<V: RequestHandler> Volumes for EngineAdapter<'_, V> {
         blocks: u64,
         f: &mut dyn FnMut(u64, bool, bool) -> bool,
     ) {
-        self.volume.block_status(first_block, blocks, f);
-    }
-}
-
-impl<V: RequestHandler> Backend for EngineAdapter<'_, V> {
-    fn submit(&mut self, request: Request<'_>) {
-        self.volume.submit(self.now, request);
-    }
-
-    fn store(&mut self, _id: RequestId, _node: u64, _text: Vec<u8>) {
-        unreachable!("a volume's tree has no control files");
-    }
-
-    fn interrupted(&mut self, _id: RequestId) {
-        // Requests of a volume end soon enough without it.
+        self.0.block_status(first_block, blocks, f);
     }
 }
 
 struct Mounted {
-    server: FuseServer<VolumeTree>,
+    server: FuseServer,
     /// `None` once it is unmounted.
     mount: Option<FuseMount>,
 }
@@ -246,6 +213,7 @@ struct Mounted {
 struct Host<V> {
     reactor: Reactor,
     server: Server,
+    rules: Arc<RuleSet>,
     mounts: Vec<Mounted>,
     volume: V,
     answers: Vec<Answer>,
@@ -303,17 +271,17 @@ impl<V: RequestHandler> Host<V> {
     }
 
     fn mount(&mut self, path: &Path, size_bytes: u64) -> Result<(), String> {
-        let index = self.mounts.len() as u64;
         let options = FuseOptions {
             volume: VOLUME,
-            token_base: (KIND_FUSE + index) << KIND_SHIFT,
-            request_base: (index + 1) << REQUEST_SHIFT,
+            slot: self.mounts.len() as u16,
             buffer_bytes: BUFFER_BYTES_DEFAULT.min(self.buffer_bytes / 8),
         };
         let memory = reserve(self.reactor.pool_mut(), self.mounts.len(), self.buffer_bytes)?;
         let ring_bytes = ring_bytes(self.reactor.pool(), self.mounts.len(), self.buffer_bytes);
         let made = Made::at(&MayWait::here(), path)?;
-        let (server, mount) = made.serve(&mut self.reactor, size_bytes, options, memory, ring_bytes)?;
+        let clients = ClientCache::new(Arc::clone(&self.rules), "fuse");
+        let (server, mount) =
+            made.serve(&mut self.reactor, size_bytes, options, memory, ring_bytes, clients)?;
         self.mounts.push(Mounted { server, mount: Some(mount) });
         Ok(())
     }
@@ -353,17 +321,20 @@ impl<V: RequestHandler> Host<V> {
     fn work(&mut self) {
         loop {
             let now = self.now();
-            let mut adapter = EngineAdapter { volume: &mut self.volume, now };
-            let mut moved = self.server.turn(&mut adapter, &mut self.reactor, now);
+            let mut engine = EngineAdapter(&mut self.volume);
+            let mut moved = self.server.turn(&mut engine, &mut self.reactor, now);
+            let at = Instant::now();
             for mounted in &mut self.mounts {
-                moved |= mounted.server.turn(&mut adapter, &mut self.reactor);
+                moved |= mounted.server.turn(&mut engine, &mut self.reactor, now, at);
             }
             moved |= self.volume.act(now, &mut self.reactor, &mut self.answers);
             let mut answers = std::mem::take(&mut self.answers);
             for (id, result) in answers.drain(..) {
-                match ((id.0 >> REQUEST_SHIFT) as usize).checked_sub(1) {
-                    Some(index) => self.mounts[index].server.replied(&mut self.reactor, id, result),
-                    None => self.server.replied(&mut self.reactor, id, result),
+                match FrontendOp::of_request(id) {
+                    FrontendOp { protocol: Protocol::Fuse, slot, .. } => {
+                        self.mounts[usize::from(slot)].server.replied(&mut self.reactor, id, result);
+                    }
+                    _ => self.server.replied(&mut self.reactor, id, result),
                 }
             }
             self.answers = answers;
@@ -383,21 +354,16 @@ impl<V: RequestHandler> Host<V> {
     }
 
     fn completed(&mut self, completion: Completion) {
-        let index = completion.token as u32;
-        match completion.token >> KIND_SHIFT {
-            KIND_ACCEPT => self.server.accepted(&mut self.reactor, index, completion.result),
-            KIND_RECEIVE => self.server.received(&mut self.reactor, index, completion.result),
-            KIND_SEND => self.server.sent(&mut self.reactor, index, completion.result.is_ok()),
-            KIND_HANDSHAKE => self.server.handshaken(&mut self.reactor, index),
-            KIND_HANDLER => {
+        match Token::decode(completion.token) {
+            Token::Frontend(op) if op.protocol == Protocol::Fuse => {
+                self.mounts[usize::from(op.slot)].server.completed(&mut self.reactor, op, completion.result);
+            }
+            Token::Frontend(op) => self.server.completed(&mut self.reactor, op, completion.result),
+            Token::Engine(OpId(number)) => {
                 let now = self.now();
-                self.volume.completed(now, &mut self.reactor, index, completion.result);
+                self.volume.completed(now, &mut self.reactor, number, completion.result);
             }
-            kind => {
-                let mounted = self.mounts.get_mut((kind - KIND_FUSE) as usize);
-                let reactor = &mut self.reactor;
-                mounted.into_iter().for_each(|m| m.server.completed(reactor, index, completion.result));
-            }
+            Token::SecondDevice(_) | Token::Copy => unreachable!("there is no cache device"),
         }
     }
 

@@ -1,18 +1,18 @@
-//! A volume in memory, or a small control file system, behind the real FUSE server: what the tests
-//! in `tests/fuse` mount and kill. What it serves is said by the environment variables in
-//! `tests/fuse/names.rs`.
+//! A volume in memory behind the real FUSE server, which the tests in `tests/fuse` mount and kill.
+//! The environment variables in `tests/fuse/names.rs` configure it.
 //!
-//! It says `ready` (or why not), and unmounts when its standard input ends.
+//! It prints `ready` (or why not), and unmounts when its standard input ends.
 #![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
 
-use forebay_core::{BufId, Request, RequestId, RequestKind};
-use forebay_export::fuse::{ControlTree, Errno, Limits, NodeKind, Provider, Session, Tree, VolumeTree};
+use forebay_config::rules::{ClientCache, DefaultAction, RuleSet};
+use forebay_core::{BufId, Nanos, Request, RequestId, RequestKind};
+use forebay_export::fuse::{Limits, Session, VolumeTree};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::fuse::{MountMethod, MountOptions, MountTarget, mount, volume_place};
 use forebay_io::{EnginePreference, Reactor, Span};
-use forebay_pool::fuse_server::{
-    BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer, RingMemory,
-};
+use forebay_pool::client_request::ClientEngine;
+use forebay_pool::fuse_server::{BUFFER_BYTES_DEFAULT, FuseMemory, FuseOptions, FuseServer, RingMemory};
+use forebay_pool::token::Token;
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,7 +28,6 @@ use names::{DELAY_US, ENGINE, METHOD, PATH, POOL, RING, SIZE};
 struct Later {
     due: Instant,
     id: RequestId,
-    result: Result<(), Errno>,
 }
 
 /// What the server's requests are done on.
@@ -41,29 +40,16 @@ struct Memory {
     flushes: u64,
 }
 
-impl Backend for Memory {
-    fn submit(&mut self, request: Request<'_>) {
+impl ClientEngine for Memory {
+    fn submit(&mut self, _: Nanos, request: Request<'_>) {
         let blocks = (request.offset % BLOCK_BYTES as u64 + request.len).div_ceil(BLOCK_BYTES as u64);
         let expected = if matches!(request.kind, RequestKind::Write { .. }) { blocks as usize } else { 0 };
         assert_eq!(request.block_crcs.len(), expected, "one checksum for each block of a write");
         self.requests.push((request.id, request.kind, request.offset, request.len, request.buf));
     }
 
-    /// The control file `wait` never gets done by itself; `fail` fails; the others are done after
-    /// the delay.
-    fn store(&mut self, id: RequestId, _node: u64, text: Vec<u8>) {
-        let (delay, result) = match text.trim_ascii() {
-            b"wait" => (Duration::from_secs(3600), Ok(())),
-            b"fail" => (Duration::ZERO, Err(Errno::Invalid)),
-            _ => (self.delay, Ok(())),
-        };
-        self.later.push(Later { due: Instant::now() + delay, id, result });
-    }
-
-    fn interrupted(&mut self, id: RequestId) {
-        for later in self.later.iter_mut().filter(|later| later.id == id) {
-            (later.due, later.result) = (Instant::now(), Err(Errno::Interrupted));
-        }
+    fn block_status(&self, _: VolumeId, _: u64, _: u64, _: &mut dyn FnMut(u64, bool, bool) -> bool) {
+        unreachable!("FUSE has no such request");
     }
 }
 
@@ -83,37 +69,8 @@ impl Memory {
                 (RequestKind::WriteZeroes { .. }, None) => self.bytes[range].fill(0),
                 other => panic!("unexpected request {other:?}"),
             }
-            self.later.push(Later { due: Instant::now() + self.delay, id, result: Ok(()) });
+            self.later.push(Later { due: Instant::now() + self.delay, id });
         }
-    }
-}
-
-/// The files of the control tree.
-struct Files;
-
-impl Provider for Files {
-    fn find(&mut self, path: &str) -> Option<NodeKind> {
-        match path {
-            "volumes" | "volumes/db" => Some(NodeKind::Directory),
-            "volumes/db/stats" => Some(NodeKind::File { permissions: 0o444 }),
-            "volumes/db/flush" => Some(NodeKind::File { permissions: 0o200 }),
-            _ => None,
-        }
-    }
-
-    fn list(&mut self, path: &str) -> Vec<(String, NodeKind)> {
-        let names: &[&str] = match path {
-            "" => &["volumes"],
-            "volumes" => &["db"],
-            "volumes/db" => &["stats", "flush"],
-            _ => &[],
-        };
-        let full = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
-        names.iter().filter_map(|name| Some((name.to_string(), self.find(&full(name))?))).collect()
-    }
-
-    fn text(&mut self, _path: &str) -> Result<String, Errno> {
-        Ok((0..10_000).map(|line| format!("line {line}\n")).collect())
     }
 }
 
@@ -128,22 +85,15 @@ fn number(name: &str) -> Option<u64> {
 fn main() {
     let Some(path) = setting(PATH).map(PathBuf::from) else { panic!("{PATH} says where to mount") };
     // Nothing here takes descriptors or memory of the tests: it is a process of its own.
-    match number(SIZE) {
-        Some(size) => {
-            let (place, name) = match volume_place(&path) {
-                Ok(decided) => decided,
-                Err(error) => return println!("refused: {error}"),
-            };
-            let tree = VolumeTree::new(name.as_deref(), size, (0, 0), 1_700_000_000);
-            serve(&place, tree, size);
-        }
-        None => {
-            serve(&MountTarget::Directory { target: path }, ControlTree::new(Files, (0, 0), 1_700_000_000), 0)
-        }
-    }
+    let Some(size) = number(SIZE) else { panic!("{SIZE} is the size of the volume") };
+    let (place, name) = match volume_place(&path) {
+        Ok(decided) => decided,
+        Err(error) => return println!("refused: {error}"),
+    };
+    serve(&place, VolumeTree::new(name.as_deref(), size, (0, 0), 1_700_000_000), size);
 }
 
-fn serve<T: Tree>(place: &MountTarget, tree: T, size: u64) {
+fn serve(place: &MountTarget, tree: VolumeTree, size: u64) {
     let engine = match setting(ENGINE).as_deref() {
         Some("psync") => EnginePreference::Psync,
         _ => EnginePreference::Auto,
@@ -163,14 +113,11 @@ fn serve<T: Tree>(place: &MountTarget, tree: T, size: u64) {
     };
     let ring_payload_bytes_max = ring.as_ref().map_or(0, RingMemory::payload_bytes);
     let session = Session::new(tree, Limits { ring_payload_bytes_max, ..Limits::default() });
-    let options = FuseOptions {
-        volume: VolumeId(1),
-        token_base: 7 << 56,
-        request_base: 5 << 32,
-        buffer_bytes: BUFFER_BYTES_DEFAULT.min(pool / 2),
-    };
+    let options =
+        FuseOptions { volume: VolumeId(1), slot: 7, buffer_bytes: BUFFER_BYTES_DEFAULT.min(pool / 2) };
+    let clients = ClientCache::new(Arc::new(RuleSet::new(DefaultAction::Cache, size)), "fuse:memory");
     let own = FuseMemory::reserve(reactor.pool_mut()).unwrap();
-    let mut server = FuseServer::new(&mut reactor, fd, session, options, own, ring).unwrap();
+    let mut server = FuseServer::new(&mut reactor, fd, session, options, own, ring, clients).unwrap();
     let mut memory = Memory {
         bytes: vec![0; size as usize],
         delay: Duration::from_micros(number(DELAY_US).unwrap_or(0)),
@@ -184,7 +131,7 @@ fn serve<T: Tree>(place: &MountTarget, tree: T, size: u64) {
     let mut completions = Vec::new();
     let (mut busiest, mut way) = (0, server.way());
     while !server.is_over() {
-        server.turn(&mut memory, &mut reactor);
+        server.turn(&mut memory, &mut reactor, 0, Instant::now());
         memory.work(&mut reactor);
         way = server.way();
         busiest = busiest.max(server.requests());
@@ -192,8 +139,8 @@ fn serve<T: Tree>(place: &MountTarget, tree: T, size: u64) {
         let due = memory.later.iter().map(|later| later.due.saturating_duration_since(Instant::now())).min();
         reactor.wait(due, &mut completions).unwrap();
         for completion in completions.drain(..) {
-            assert_eq!(completion.token >> 32, 7 << 24);
-            server.completed(&mut reactor, completion.token as u32, completion.result);
+            let Token::Frontend(op) = Token::decode(completion.token) else { unreachable!() };
+            server.completed(&mut reactor, op, completion.result);
         }
         if stop.load(Ordering::Acquire)
             && let Some(mounted) = mounted.take()
@@ -207,14 +154,13 @@ fn serve<T: Tree>(place: &MountTarget, tree: T, size: u64) {
     println!("busiest {busiest} flushes {} over {}: {way}", memory.flushes, way.name());
 }
 
-fn answer_due<T: Tree>(memory: &mut Memory, server: &mut FuseServer<T>, reactor: &mut Reactor) {
+fn answer_due(memory: &mut Memory, server: &mut FuseServer, reactor: &mut Reactor) {
     let now = Instant::now();
     memory.later.retain(|later| {
         if later.due > now {
             return true;
         }
-        assert_eq!(later.id.0 >> 32, 5);
-        server.stored(reactor, later.id, later.result);
+        server.replied(reactor, later.id, Ok(()));
         false
     });
 }

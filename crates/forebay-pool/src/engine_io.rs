@@ -8,6 +8,7 @@ use crate::cipher::{CipherStage, Waiting};
 use crate::engine_memory::{PIECE_BYTES, Part, Reserve};
 use crate::members::MemberMap;
 use crate::meter::TimedPath;
+use crate::token::Token;
 use crate::witness::Watch;
 use forebay_core::device_copy::{CopyStep, DeviceCopy};
 use forebay_core::{BufId, Device, DeviceFailure, Engine, IoAction, Nanos, OpId, SCRATCH, Span};
@@ -144,10 +145,7 @@ pub(crate) struct EngineIo {
     crcs: Vec<u32>,
     origin: Instant,
     now: Nanos,
-    token_base: u64,
-    /// Tokens of operations on the new device of a copy.
-    second_base: u64,
-    /// Operations in flight there, by number, and free numbers.
+    /// Operations in flight on the new device of a copy, by number, and free numbers.
     seconds: Vec<Option<Second>>,
     free_seconds: Vec<u32>,
     /// Operations that have ended except on a new device that does not count.
@@ -163,12 +161,7 @@ pub(crate) struct EngineIo {
 }
 
 impl EngineIo {
-    pub(crate) fn new(
-        cache: CacheDevices,
-        scratch: forebay_io::BufId,
-        reserve: Reserve,
-        (token_base, second_base): (u64, u64),
-    ) -> Self {
+    pub(crate) fn new(cache: CacheDevices, scratch: forebay_io::BufId, reserve: Reserve) -> Self {
         Self {
             cache,
             copying: None,
@@ -184,8 +177,6 @@ impl EngineIo {
             crcs: Vec::new(),
             origin: Instant::now(),
             now: 0,
-            token_base,
-            second_base,
             seconds: Vec::new(),
             free_seconds: Vec::new(),
             let_go: Vec::new(),
@@ -521,7 +512,7 @@ impl EngineIo {
     }
 
     fn token(&self, op: OpId) -> u64 {
-        self.token_base | u64::from(op.0)
+        Token::Engine(op).encode()
     }
 
     // --- copy of a device onto another one
@@ -539,7 +530,7 @@ impl EngineIo {
                 self.seconds.len() as u32 - 1
             }
         };
-        self.second_base | u64::from(number)
+        Token::SecondDevice(number).encode()
     }
 
     /// Writes `spans` to the new device, from memory of its own if there is some.

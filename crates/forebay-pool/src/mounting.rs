@@ -8,9 +8,10 @@ use crate::fuse_server::{
     BUFFER_BYTES_DEFAULT, FuseMemory, FuseOptions, FuseServer, RESERVED_BYTES, RingMemory,
 };
 use crate::may_wait::MayWait;
-use crate::time_limit::let_go;
+use crate::time_limit::drop_in_background;
 use forebay_admin::size::ByteSize;
 use forebay_config::mount_memory::{memory_for, mounts_max};
+use forebay_config::rules::ClientCache;
 use forebay_export::fuse::{Limits, Session, VolumeTree};
 use forebay_io::fuse::{FuseMount, MountOptions, RingAccess, mount, volume_place};
 use forebay_io::{BufPool, Reactor};
@@ -89,17 +90,18 @@ impl Made {
         options: FuseOptions,
         memory: FuseMemory,
         ring_bytes: usize,
-    ) -> Result<(FuseServer<VolumeTree>, FuseMount), String> {
+        clients: ClientCache,
+    ) -> Result<(FuseServer, FuseMount), String> {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let tree = VolumeTree::new(self.name.as_deref(), size_bytes, owner, now_s);
         let ring = RingMemory::reserve(reactor, self.ring, ring_bytes);
         let ring_payload_bytes_max = ring.as_ref().map_or(0, RingMemory::payload_bytes);
         let session = Session::new(tree, Limits { ring_payload_bytes_max, ..Limits::default() });
-        match FuseServer::new(reactor, self.fd, session, options, memory, ring) {
+        match FuseServer::new(reactor, self.fd, session, options, memory, ring, clients) {
             Ok(server) => Ok((server, self.mount)),
             Err(error) => {
-                let_go(self.mount); // unmounting can wait for others
+                drop_in_background(self.mount); // unmounting can wait for others
                 Err(format!("cannot serve the mount: {error}"))
             }
         }
@@ -131,7 +133,7 @@ mod tests {
         let engine = crate::engine_memory::Reserve::new(&mut pool);
         let bounce = pool.alloc((1 + forebay_format::batch::ENTRIES_MAX) * forebay_format::BLOCK_BYTES);
         assert!(scratch.is_some() && engine.is_some() && bounce.is_some());
-        assert!(crate::server::put_memory_by(&mut pool), "the longest request");
+        assert!(crate::server::reserve_request_buffer(&mut pool), "the longest request");
         for mounts in 0..mounts_max(bytes) {
             assert!(super::reserve(&mut pool, mounts, bytes).is_ok(), "mount {mounts}");
         }
@@ -151,7 +153,7 @@ mod tests {
             assert!(
                 pool.alloc((1 + forebay_format::batch::ENTRIES_MAX) * forebay_format::BLOCK_BYTES).is_some()
             );
-            assert!(crate::server::put_memory_by(&mut pool));
+            assert!(crate::server::reserve_request_buffer(&mut pool));
             let mut rings = 0;
             for mounts in 0..mounts_max(bytes) {
                 assert!(super::reserve(&mut pool, mounts, bytes).is_ok(), "mount {mounts} of {bytes} bytes");

@@ -11,7 +11,7 @@ use forebay_format::VolumeId;
 use forebay_trace::{Operation, Outcome, Record};
 use std::collections::HashMap;
 
-use crate::server::Volumes;
+use crate::client_request::ClientEngine;
 
 /// Records that wait for the client, for each recording: about 3 MiB.
 pub(crate) const WAITING_MAX: usize = 65_536;
@@ -157,22 +157,12 @@ fn operation(kind: RequestKind) -> Option<(Operation, bool)> {
 }
 
 /// Passes client requests to the engine, and notes them for recordings.
-pub(crate) struct Front<'a> {
+pub(crate) struct TracedEngine<'a> {
     pub(crate) engine: &'a mut Engine,
     pub(crate) recorder: &'a mut Recorder,
 }
 
-impl Front<'_> {
-    /// Hands a request to the engine.
-    #[inline]
-    pub(crate) fn submit(&mut self, now: Nanos, request: Request<'_>) {
-        if self.recorder.recordings.is_empty() {
-            self.engine.submit(now, request);
-        } else {
-            self.submit_recorded(now, request);
-        }
-    }
-
+impl TracedEngine<'_> {
     #[cold]
     fn submit_recorded(&mut self, now: Nanos, request: Request<'_>) {
         let volume = request.volume;
@@ -187,9 +177,14 @@ impl Front<'_> {
     }
 }
 
-impl Volumes for Front<'_> {
-    fn submit(&mut self, now: u64, request: Request<'_>) {
-        Front::submit(self, now, request);
+impl ClientEngine for TracedEngine<'_> {
+    #[inline]
+    fn submit(&mut self, now: Nanos, request: Request<'_>) {
+        if self.recorder.recordings.is_empty() {
+            self.engine.submit(now, request);
+        } else {
+            self.submit_recorded(now, request);
+        }
     }
 
     fn block_status(

@@ -43,28 +43,28 @@ pub fn within<T: Send + 'static>(
     name: &str,
     work: impl FnOnce(&MayWait) -> T + Send + 'static,
 ) -> Result<T, Undone> {
-    let_go_again();
+    drop_kept();
     let (done, wait) = mpsc::sync_channel(0);
     let work = move |may_wait: &MayWait| drop(done.send(work(may_wait)));
     MayWait::spawn(name, work)?;
     wait.recv_timeout(timeout).map_err(|_| Undone::Late)
 }
 
-/// Places that threads wait for. While a thread hangs at a place no other is started for it: so
-/// there is at most one thread for each place.
+/// Paths that threads wait for. While a thread hangs at a path no other is started for it: so there
+/// is at most one thread for each path.
 #[derive(Clone, Debug, Default)]
-pub struct Places(Arc<Mutex<BTreeSet<PathBuf>>>);
+pub struct PathLimiter(Arc<Mutex<BTreeSet<PathBuf>>>);
 
-/// A thread is at a place until this is dropped.
-struct Visit(Places, PathBuf);
+/// A thread is at a path until this is dropped.
+struct PathGuard(PathLimiter, PathBuf);
 
-impl Drop for Visit {
+impl Drop for PathGuard {
     fn drop(&mut self) {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
     }
 }
 
-impl Places {
+impl PathLimiter {
     /// As [`within`], for work that waits for `place`.
     ///
     /// # Errors
@@ -76,13 +76,13 @@ impl Places {
         work: impl FnOnce(&MayWait) -> T + Send + 'static,
     ) -> Result<T, Undone> {
         if !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(place.to_owned()) {
-            let_go(work); // dropping its content can also block
+            drop_in_background(work); // dropping its content can also block
             return Err(Undone::Late);
         }
-        let visit = Visit(self.clone(), place.to_owned());
+        let guard = PathGuard(self.clone(), place.to_owned());
         within(timeout, "open", move |may_wait| {
             let done = work(may_wait);
-            drop(visit);
+            drop(guard);
             done
         })
     }
@@ -93,13 +93,13 @@ static KEPT: Mutex<Vec<Box<dyn Send>>> = Mutex::new(Vec::new());
 
 /// Drops a value on a thread of its own, because closing a file can wait for its server. If there
 /// is no thread, keeps it until the next of these calls.
-pub(crate) fn let_go<T: Send + 'static>(what: T) {
+pub(crate) fn drop_in_background<T: Send + 'static>(what: T) {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(what));
-    let_go_again();
+    drop_kept();
 }
 
 /// Drops the kept values.
-fn let_go_again() {
+fn drop_kept() {
     let all = std::mem::take(&mut *KEPT.lock().unwrap_or_else(PoisonError::into_inner));
     if all.is_empty() {
         return;
@@ -152,7 +152,8 @@ mod tests {
 
     #[test]
     fn hanging_place_is_not_asked_again() {
-        let (places, short, long) = (Places::default(), Duration::from_millis(10), Duration::from_secs(30));
+        let (places, short, long) =
+            (PathLimiter::default(), Duration::from_millis(10), Duration::from_secs(30));
         let (go_on, hangs) = mpsc::channel::<()>();
         assert!(places.within(Path::new("/slow"), short, move |_| hangs.recv().is_ok()).is_err());
         let (told, tell) = mpsc::channel();

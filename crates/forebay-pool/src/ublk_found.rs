@@ -10,8 +10,8 @@ use forebay_export::uri::device_name_problem;
 use forebay_io::ublk::{Control, DeviceInfo, State};
 use thiserror::Error;
 
+use crate::frontends::Users;
 use crate::may_wait::MayWait;
-use crate::pool::Users;
 use crate::ublk_device::{FOLDER, UblkDevice, is_ours, number_of};
 
 /// An existing device.

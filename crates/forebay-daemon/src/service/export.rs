@@ -22,7 +22,7 @@ use forebay_format::CacheUuid;
 use forebay_offline::Key;
 use forebay_pool::encryption::read_key;
 use forebay_pool::settings_copy;
-use forebay_pool::{AbsentVolume, Claims, MayWait, Pool, PoolHandle, ahead_in_all};
+use forebay_pool::{AbsentVolume, ExclusiveOpens, MayWait, Pool, PoolHandle, ahead_in_all};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ impl Service {
         let source = section.pool.tunables().encryption_key_file;
         let key = source.as_ref().map(read_key).transpose()?;
         let claims = match force {
-            true => Claims::new(),
+            true => ExclusiveOpens::new(),
             false => {
                 self.check_nothing_left_here(name)?;
                 await_all_unused(handle)?
@@ -161,7 +161,7 @@ impl Service {
         name: &str,
         handle: &PoolHandle,
         force: bool,
-        claims: Claims,
+        claims: ExclusiveOpens,
     ) -> Result<(), AdminError> {
         let taken = self.pools.remove(name);
         let stops = ask(handle, move |pool| pool.stop_for_good(force, claims)).and_then(|stops| stops);

@@ -8,7 +8,7 @@
 
 use super::locking::lock;
 use forebay_admin::jobs::JobId;
-use forebay_pool::time_limit::Places;
+use forebay_pool::time_limit::PathLimiter;
 use forebay_pool::{MayWait, durable};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -34,7 +34,7 @@ struct Kept {
 pub(super) struct JobNumbers {
     /// `None` for `forebay run`, which begins with 1.
     state_dir: Option<PathBuf>,
-    places: Places,
+    places: PathLimiter,
     noted: Mutex<Noted>,
 }
 
@@ -55,7 +55,7 @@ fn keep(may_wait: &MayWait, state_dir: &Path, next: u64) -> io::Result<()> {
 }
 
 impl JobNumbers {
-    pub(super) fn new(state_dir: Option<PathBuf>, places: Places) -> Self {
+    pub(super) fn new(state_dir: Option<PathBuf>, places: PathLimiter) -> Self {
         Self { state_dir, places, noted: Mutex::default() }
     }
 

@@ -127,7 +127,7 @@ pub(crate) struct Service {
     /// The admin API is served.
     has_api: bool,
     /// Devices that threads wait for.
-    places: forebay_pool::time_limit::Places,
+    places: forebay_pool::time_limit::PathLimiter,
     /// Volumes that an operation holds exclusively.
     holds: holds::Holds,
     devices: DeviceOpener,

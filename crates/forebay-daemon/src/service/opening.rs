@@ -17,7 +17,7 @@ use forebay_pool::loss_record::{LossRecord, Seen, Verdict, judge};
 use forebay_pool::open::{Making, PoolParts, bytes_to_make, check_new, open_caches, open_joining, seen};
 use forebay_pool::register::{Consent, Permit, of_pool};
 use forebay_pool::replaced;
-use forebay_pool::time_limit::Places;
+use forebay_pool::time_limit::PathLimiter;
 use forebay_pool::{MayWait, PoolHandle, RunError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -209,11 +209,11 @@ fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, AdminError> {
 /// Opens devices on threads.
 #[derive(Debug)]
 pub(super) struct DeviceOpener {
-    places: Places,
+    places: PathLimiter,
 }
 
 impl DeviceOpener {
-    pub(super) fn new(places: Places) -> Self {
+    pub(super) fn new(places: PathLimiter) -> Self {
         Self { places }
     }
 

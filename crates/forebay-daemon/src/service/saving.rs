@@ -16,7 +16,7 @@ use forebay_admin::events::EventKind;
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
 use forebay_admin::{AdminError, DetachHow, DetachRequest, JobInfo, MessageId};
 use forebay_pool::shell_word::quoted;
-use forebay_pool::{Claims, Pool, PoolHandle, Saving};
+use forebay_pool::{ExclusiveOpens, Pool, PoolHandle, Saving};
 use std::path::Path;
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ impl Service {
         handle: &PoolHandle,
         (volume, to): (&str, &Path),
         force: bool,
-        claims: Claims,
+        claims: ExclusiveOpens,
     ) -> Result<(), End> {
         let saving = Saving::new(to.to_owned());
         let (name, ours) = (volume.to_owned(), saving.clone());

@@ -19,7 +19,7 @@ use forebay_config::{Config, ConfigFile};
 use forebay_core::Drain;
 use forebay_pool::PoolHandle;
 use forebay_pool::handover::ListenerStore;
-use forebay_pool::time_limit::Places;
+use forebay_pool::time_limit::PathLimiter;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -73,7 +73,7 @@ impl Service {
     pub(crate) fn start(start: ServiceStart) -> Result<Arc<Self>, AdminError> {
         let clock = Arc::new(SystemClock::new());
         let hub = Hub::new(clock.clone(), HubLimits::default());
-        let places = Places::default();
+        let places = PathLimiter::default();
         let state_dir = start.path.is_some().then(|| start.config.daemon.state_dir.clone());
         let jobs = JobTable::new(hub.clone(), clock, JobNumbers::new(state_dir, places.clone()));
         let wear = crate::wear::Wear::begin(&start.config.daemon.state_dir);

@@ -2,7 +2,7 @@
 
 use super::pool_query::ask;
 use forebay_admin::AdminError;
-use forebay_pool::{Claims, MayWait, PoolHandle, Users};
+use forebay_pool::{ExclusiveOpens, MayWait, PoolHandle, Users};
 use std::time::{Duration, Instant};
 
 /// Time limit for the users of a volume to disconnect, and the polling interval.
@@ -16,7 +16,7 @@ const GOING_LOOK: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// The clients that still use the volume.
-pub(super) fn await_unused(handle: &PoolHandle, volume: &str) -> Result<Claims, Users> {
+pub(super) fn await_unused(handle: &PoolHandle, volume: &str) -> Result<ExclusiveOpens, Users> {
     let until = Instant::now() + GOING_WITHIN;
     loop {
         let name = volume.to_owned();
@@ -38,8 +38,8 @@ pub(super) fn await_unused(handle: &PoolHandle, volume: &str) -> Result<Claims, 
 
 /// Waits until no client uses a volume of a pool. While the returned claims exist, nothing can
 /// open its block devices.
-pub(super) fn await_all_unused(handle: &PoolHandle) -> Result<Claims, AdminError> {
-    let mut claims = Claims::new();
+pub(super) fn await_all_unused(handle: &PoolHandle) -> Result<ExclusiveOpens, AdminError> {
+    let mut claims = ExclusiveOpens::new();
     for volume in ask(handle, |pool| pool.names())? {
         let unused = await_unused(handle, &volume);
         claims.extend(unused.map_err(|users| users.refuse("export", &volume))?);

@@ -16,7 +16,7 @@ use forebay_admin::size::ByteSize;
 use forebay_admin::{AdminError, DetachHow, MessageId};
 use forebay_core::Drain;
 use forebay_format::BLOCK_BYTES;
-use forebay_pool::{Claims, Destaging, Pool, PoolHandle, Promise, Rebuilding, Scrubbed};
+use forebay_pool::{Destaging, ExclusiveOpens, Pool, PoolHandle, Promise, Rebuilding, Scrubbed};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -265,7 +265,7 @@ impl Service {
             DetachHow::Discard => forebay_core::DetachHow::Discard,
         };
         self.jobs.phase(id, Phase::Applying);
-        let mut claims = Claims::new();
+        let mut claims = ExclusiveOpens::new();
         if !force {
             // A client may have connected during the drain, and a client that is disconnecting gets
             // a moment more. The pool makes the final check, except for block devices: nothing can

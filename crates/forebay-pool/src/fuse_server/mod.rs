@@ -3,8 +3,7 @@
 //!
 //! Path of a request through `/dev/fuse`: it is received into a header buffer and a payload buffer
 //! of the pool. The protocol session parses it. Either it is answered at once, or it becomes a
-//! request of the engine or a text for the owner of a control file, and is answered when that has
-//! ended. Requests are answered in any order.
+//! request of the engine, and is answered when that has ended. Requests are answered in any order.
 //!
 //! - At least [`RECEIVES_MIN`] receives are posted, and more when requests arrive in bursts, up to
 //!   [`RECEIVES_MAX`]: so a burst is taken in one turn of the loop.
@@ -28,11 +27,16 @@ mod ring;
 
 pub use ring::{RingMemory, RingPlan, Way};
 
+use crate::client_request::{
+    ClientEngine, FOR_ENGINE, FOR_REPLIES, FOR_REQUESTS, Submission, covered_bytes, payload, treatment,
+};
+use crate::token::{FrontendOp, Protocol};
 use forebay_config::mount_memory::MOUNT_BYTES;
-use forebay_core::{Request, RequestError, RequestId, RequestKind, Treatment};
+use forebay_config::rules::ClientCache;
+use forebay_core::{Nanos, RequestError, RequestId};
 use forebay_export::fuse::wire::{WRITE_HEAD_BYTES, opcode};
 use forebay_export::fuse::{
-    Answer, Caller, Errno, FuseStep, PAYLOAD_BYTES_MAX, Session, Tree, VolumeRequest, reply, request,
+    Answer, Errno, FuseStep, PAYLOAD_BYTES_MAX, Session, VolumeRequest, VolumeTree, reply, request,
 };
 use forebay_export::request::Operation;
 use forebay_format::{BLOCK_BYTES, VolumeId};
@@ -40,6 +44,7 @@ use forebay_io::{BufId, BufPool, FuseId, IoFailure, Op, Reactor, Span};
 use ring::{Ring, entry_at, place};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 /// Maximum of posted receives.
 pub const RECEIVES_MAX: usize = 32;
@@ -47,12 +52,6 @@ pub const RECEIVES_MAX: usize = 32;
 pub const RECEIVES_MIN: usize = 2;
 /// After this number of turns in a row with few requests, the number of receives is halved.
 const FEW_TURNS_MAX: u32 = 64;
-/// Receives beyond the minimum leave this part of the memory to others,
-const FOR_REQUESTS: usize = 2;
-/// requests this one,
-const FOR_REPLIES: usize = 8;
-/// and answers this one, which is the engine's.
-const FOR_ENGINE: usize = 16;
 /// Requests in flight.
 const REQUESTS_MAX: usize = 512;
 /// Distance of the receives' headers in their common buffer.
@@ -70,35 +69,13 @@ const TOKEN_RING: u32 = 3;
 
 const _: () = assert!(Answer::BYTES_MAX <= ANSWER_STRIDE && WRITE_HEAD_BYTES <= HEAD_STRIDE);
 
-/// Serves the requests that the session cannot answer by itself.
-pub trait Backend {
-    /// A request for the volume; answer with [`FuseServer::replied`]. A read's data then lies in
-    /// the request's buffer.
-    fn submit(&mut self, request: Request<'_>);
-
-    /// The treatment that the rules decide for a request of this caller; called just before it is
-    /// submitted.
-    fn treatment(&mut self, caller: Caller, request: &forebay_export::request::ClientRequest) -> Treatment {
-        let _ = (caller, request);
-        Treatment::Cache
-    }
-
-    /// A text was written to a control file; answer with [`FuseServer::stored`] when it is done.
-    fn store(&mut self, id: RequestId, node: u64, text: Vec<u8>);
-
-    /// The writer of this text was interrupted. The answer may be [`Errno::Interrupted`].
-    fn interrupted(&mut self, id: RequestId);
-}
-
 /// The context of a mount, and its limits.
 #[derive(Clone, Copy, Debug)]
 pub struct FuseOptions {
-    /// The volume of its requests; a control file system has no such requests.
+    /// The volume of its requests.
     pub volume: VolumeId,
-    /// Tokens of its operations are this with something in the lower 32 bits, which are zero here.
-    pub token_base: u64,
-    /// Numbers of its requests are this with something in the lower 32 bits, which are zero here.
-    pub request_base: u64,
+    /// The slot of its operations and requests.
+    pub slot: u16,
     /// Maximum of memory for receives and for payloads that stay where they were received; half of
     /// it for each.
     pub buffer_bytes: usize,
@@ -172,7 +149,7 @@ struct Receive {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// In the backend.
+    /// In the engine.
     Working,
     Answering,
     /// The answer could not be sent; a failure is sent instead.
@@ -183,8 +160,6 @@ enum Phase {
 struct Pending {
     answer: Answer,
     phase: Phase,
-    /// The request writes a control file.
-    is_store: bool,
     /// Where the data of a read lies.
     data: Option<Span>,
     buffer: Option<Buffer>,
@@ -208,11 +183,21 @@ enum Source {
     Entry,
 }
 
+/// The engine in one turn of the loop.
+struct Turn<'a, E> {
+    engine: &'a mut E,
+    now: Nanos,
+    /// The same time, for rules.
+    at: Instant,
+}
+
 /// One mount; see the module documentation.
 #[derive(Debug)]
-pub struct FuseServer<T> {
+pub struct FuseServer {
     fuse: FuseId,
-    session: Session<T>,
+    session: Session<VolumeTree>,
+    /// Ask the rules.
+    clients: ClientCache,
     options: FuseOptions,
     heads: BufId,
     answers: BufId,
@@ -239,7 +224,7 @@ pub struct FuseServer<T> {
     ended: Option<IoFailure>,
 }
 
-impl<T: Tree> FuseServer<T> {
+impl FuseServer {
     /// Serves the connection `fd` of a mount; over the ring, if there is one and the kernel agrees.
     ///
     /// # Errors
@@ -250,10 +235,11 @@ impl<T: Tree> FuseServer<T> {
     pub fn new(
         reactor: &mut Reactor,
         fd: OwnedFd,
-        session: Session<T>,
+        session: Session<VolumeTree>,
         options: FuseOptions,
         memory: FuseMemory,
         ring: Result<RingMemory, String>,
+        clients: ClientCache,
     ) -> Result<Self, IoFailure> {
         let payload_bytes = session.limits().payload_bytes_max;
         assert!(payload_bytes <= PAYLOAD_BYTES_MAX, "a receive has room for {PAYLOAD_BYTES_MAX} bytes");
@@ -280,6 +266,7 @@ impl<T: Tree> FuseServer<T> {
         Ok(Self {
             fuse,
             session,
+            clients,
             options,
             heads: memory.heads,
             answers: memory.answers,
@@ -303,9 +290,9 @@ impl<T: Tree> FuseServer<T> {
         })
     }
 
-    /// The tree of the mount.
-    pub fn tree(&mut self) -> &mut T {
-        self.session.tree()
+    /// Sets the new size of the volume.
+    pub fn set_size_bytes(&mut self, size_bytes: u64) {
+        self.session.tree().set_size_bytes(size_bytes);
     }
 
     /// Number of open handles of the volume's file.
@@ -364,10 +351,10 @@ impl<T: Tree> FuseServer<T> {
 
     // --- completions
 
-    /// An operation has ended; `token` is the lower half of its token.
-    pub fn completed(&mut self, reactor: &mut Reactor, token: u32, result: Result<u32, IoFailure>) {
-        let index = (token & ((1 << TOKEN_SHIFT) - 1)) as usize;
-        match token >> TOKEN_SHIFT {
+    /// An operation has completed.
+    pub fn completed(&mut self, reactor: &mut Reactor, op: FrontendOp, result: Result<u32, IoFailure>) {
+        let index = (op.number & ((1 << TOKEN_SHIFT) - 1)) as usize;
+        match op.number >> TOKEN_SHIFT {
             TOKEN_RECEIVE => self.received(reactor, index, result),
             TOKEN_ANSWER => self.answered(reactor, index, result),
             TOKEN_RING => {
@@ -408,23 +395,14 @@ impl<T: Tree> FuseServer<T> {
 
     /// The engine has answered a request.
     pub fn replied(&mut self, reactor: &mut Reactor, id: RequestId, result: Result<(), RequestError>) {
-        self.answer(reactor, id, result.map_err(errno));
-    }
-
-    /// The text of a control file was accepted or refused.
-    pub fn stored(&mut self, reactor: &mut Reactor, id: RequestId, result: Result<(), Errno>) {
-        self.answer(reactor, id, result);
-    }
-
-    fn answer(&mut self, reactor: &mut Reactor, id: RequestId, result: Result<(), Errno>) {
-        let index = id.0 as u32;
+        let index = FrontendOp::of_request(id).number;
         let Some(Some(pending)) = self.pending.get_mut(index as usize) else { return };
         let data = pending.data.filter(|_| result.is_ok());
         pending.phase = Phase::Answering;
         self.out.clear();
         match result {
             Ok(()) => pending.answer.ok(&mut self.out),
-            Err(errno) => pending.answer.failed(&mut self.out, errno),
+            Err(error) => pending.answer.failed(&mut self.out, errno(error)),
         }
         if let Some(entry) = entry_at(index as usize) {
             self.pending[index as usize] = None;
@@ -487,20 +465,27 @@ impl<T: Tree> FuseServer<T> {
 
     // --- work
 
-    /// Handles received requests and receives again. True if the backend was given something.
-    pub fn turn(&mut self, backend: &mut dyn Backend, reactor: &mut Reactor) -> bool {
+    /// Handles received requests and receives again. True if the engine was given something.
+    pub fn turn(
+        &mut self,
+        engine: &mut impl ClientEngine,
+        reactor: &mut Reactor,
+        now: Nanos,
+        at: Instant,
+    ) -> bool {
+        let mut turn = Turn { engine, now, at };
         self.send_unsent(reactor);
         self.learn();
-        let mut started = self.turn_ring(backend, reactor);
+        let mut started = self.turn_ring(&mut turn, reactor);
         for index in 0..self.receives.len() {
             match self.receives[index].state {
                 ReceiveState::Arrived(bytes) if self.unsent.is_empty() => {
                     self.receives[index].state = ReceiveState::Idle;
-                    started |= self.step(backend, reactor, index, bytes as usize);
+                    started |= self.step(&mut turn, reactor, index, bytes as usize);
                 }
                 ReceiveState::Blocked(what) => {
                     self.receives[index].state = ReceiveState::Idle;
-                    started |= self.start(backend, reactor, index, what);
+                    started |= self.start(&mut turn, reactor, index, what);
                 }
                 _ => {}
             }
@@ -561,11 +546,17 @@ impl<T: Tree> FuseServer<T> {
     }
 
     fn token(&self, kind: u32, index: usize) -> u64 {
-        self.options.token_base | u64::from(kind << TOKEN_SHIFT) | index as u64
+        FrontendOp::new(Protocol::Fuse, self.options.slot, kind << TOKEN_SHIFT | index as u32).token()
     }
 
-    /// Parses the request in a receive. True if the backend was given something.
-    fn step(&mut self, backend: &mut dyn Backend, reactor: &mut Reactor, index: usize, bytes: usize) -> bool {
+    /// Parses the request in a receive. True if the engine was given something.
+    fn step(
+        &mut self,
+        turn: &mut Turn<'_, impl ClientEngine>,
+        reactor: &mut Reactor,
+        index: usize,
+        bytes: usize,
+    ) -> bool {
         let head_bytes = bytes.min(WRITE_HEAD_BYTES);
         self.scratch.resize(head_bytes, 0);
         let head = Span::new(self.heads, (index * HEAD_STRIDE) as u32, head_bytes as u32);
@@ -589,16 +580,10 @@ impl<T: Tree> FuseServer<T> {
                 false
             }
             Ok(FuseStep::Silent | FuseStep::Destroyed) => false,
-            Ok(FuseStep::Volume(what)) => self.start(backend, reactor, index, what),
-            Ok(FuseStep::Store { node, length_bytes, answer }) => {
-                self.scratch.clear();
-                self.copy_payload(reactor, index, length_bytes as usize);
-                let id = self.begin(answer, None, None, true, None);
-                backend.store(id, node, std::mem::take(&mut self.scratch));
-                true
-            }
+            Ok(FuseStep::Volume(what)) => self.start(turn, reactor, index, what),
+            Ok(FuseStep::Store { .. }) => unreachable!("a volume's tree has no control files"),
             Ok(FuseStep::Interrupt { request, unique }) => {
-                self.interrupt(backend, reactor, request, unique);
+                self.interrupt(reactor, request, unique);
                 false
             }
         }
@@ -612,54 +597,42 @@ impl<T: Tree> FuseServer<T> {
         reactor.pool().copy_out(Span::new(data, 0, bytes as u32), &mut self.scratch[start..]);
     }
 
-    fn interrupt(&mut self, backend: &mut dyn Backend, reactor: &mut Reactor, request: u64, unique: u64) {
+    /// Requests of the volume end soon enough on their own.
+    fn interrupt(&mut self, reactor: &mut Reactor, request: u64, unique: u64) {
         let of_request = |pending: &Option<Pending>| {
             pending.as_ref().is_some_and(|pending| pending.answer.unique == request)
         };
-        match self.pending.iter().position(of_request) {
-            Some(index) => {
-                let waits = |pending: &Pending| pending.is_store && pending.phase == Phase::Working;
-                if self.pending[index].as_ref().is_some_and(waits) {
-                    backend.interrupted(self.id(index as u32));
-                }
-            }
-            None => {
-                // It can be in a receive that is processed later in this turn. (If it has ended,
-                // the kernel does not ask again.)
-                let mut answer = Vec::new();
-                reply::failed(&mut answer, unique, Errno::TryAgain);
-                self.send_plain(reactor, answer);
-            }
+        if !self.pending.iter().any(of_request) {
+            // It can be in a receive that is processed later in this turn. (If it has ended, the
+            // kernel does not ask again.)
+            let mut answer = Vec::new();
+            reply::failed(&mut answer, unique, Errno::TryAgain);
+            self.send_plain(reactor, answer);
         }
     }
 
-    fn id(&self, index: u32) -> RequestId {
-        RequestId(self.options.request_base | u64::from(index))
-    }
-
-    /// Notes a request for the backend. There is always room: an entry has a place of its own, and
+    /// Notes a request for the engine. There is always room: an entry has a place of its own, and
     /// a receive is posted only with a place in reserve.
     fn begin(
         &mut self,
         answer: Answer,
         buffer: Option<Buffer>,
         data: Option<Span>,
-        is_store: bool,
         entry: Option<usize>,
-    ) -> RequestId {
+    ) -> FrontendOp {
         let index = entry.map(place).or_else(|| self.free_pending.pop());
         let index = index.expect("every receive that is not idle has a place in reserve");
         self.adopted += usize::from(buffer.is_some_and(|buffer| buffer.from == Source::Receive));
         let phase = Phase::Working;
-        self.pending[index as usize] = Some(Pending { answer, phase, is_store, data, buffer });
-        self.id(index)
+        self.pending[index as usize] = Some(Pending { answer, phase, data, buffer });
+        FrontendOp::new(Protocol::Fuse, self.options.slot, index)
     }
 
     /// Gives a request its buffer and hands it over; without memory it stays in the receive. True
     /// if it was handed over.
     fn start(
         &mut self,
-        backend: &mut dyn Backend,
+        turn: &mut Turn<'_, impl ClientEngine>,
         reactor: &mut Reactor,
         index: usize,
         what: VolumeRequest,
@@ -672,8 +645,7 @@ impl<T: Tree> FuseServer<T> {
         let mut buffer = if adopts { self.adopt(reactor, index) } else { None };
         if buffer.is_none() && request.operation.has_payload() {
             let len = request.length_bytes as u32; // at most the longest negotiated payload
-            let bytes = (lead as usize + len as usize).next_multiple_of(BLOCK_BYTES);
-            buffer = self.take(reactor, FOR_REPLIES, bytes);
+            buffer = self.take(reactor, FOR_REPLIES, covered_bytes(&request));
             let Some(buffer) = buffer else {
                 self.receives[index].state = ReceiveState::Blocked(what);
                 return false;
@@ -682,7 +654,7 @@ impl<T: Tree> FuseServer<T> {
                 reactor.pool_mut().copy(Span::new(data, 0, len), Span::new(buffer.id, lead, len));
             }
         }
-        self.hand_over(backend, reactor, what, buffer, None);
+        self.hand_over(turn, reactor, what, buffer, None);
         true
     }
 
@@ -696,37 +668,23 @@ impl<T: Tree> FuseServer<T> {
 
     fn hand_over(
         &mut self,
-        backend: &mut dyn Backend,
+        turn: &mut Turn<'_, impl ClientEngine>,
         reactor: &Reactor,
         what: VolumeRequest,
         buffer: Option<Buffer>,
         entry: Option<usize>,
     ) {
-        let request = what.request;
-        let (lead, len) = ((request.offset_bytes % BLOCK) as u32, request.length_bytes);
-        self.crcs.clear();
-        let mut data = None;
+        let VolumeRequest { request, caller, answer, .. } = what;
         let buf = buffer.map(|buffer| buffer.id);
-        match (request.operation, buf) {
-            (Operation::Read, Some(buf)) => data = Some(Span::new(buf, lead, len as u32)),
-            (Operation::Write { .. }, Some(buf)) => {
-                let covered = (u64::from(lead) + len).next_multiple_of(BLOCK) as u32;
-                reactor.pool().crc32c_blocks(Span::new(buf, 0, covered), &mut self.crcs);
-            }
-            _ => {}
-        }
-        let treatment = backend.treatment(what.caller, &request);
-        let id = self.begin(what.answer, buffer, data, false, entry);
-        backend.submit(Request {
-            id,
-            volume: self.options.volume,
-            kind: kind(request.operation),
-            offset: request.offset_bytes,
-            len,
-            buf: buf.map(|buf| forebay_core::BufId(buf.0)),
-            treatment,
-            block_crcs: &self.crcs,
+        let data = buf.filter(|_| request.operation == Operation::Read).map(|buf| payload(buf, &request));
+        let (clients, pid_uid) = (&mut self.clients, (caller.pid, caller.uid));
+        let treatment = treatment(&request, |direction, offset, len| {
+            clients.decide(pid_uid, direction, offset, len, turn.at)
         });
+        let op = self.begin(answer, buffer, data, entry);
+        let volume = self.options.volume;
+        let submission = Submission { op, volume, request: &request, buffer: buf, treatment };
+        submission.submit(turn.engine, turn.now, reactor.pool(), &mut self.crcs);
     }
 
     // --- answers without data
@@ -753,18 +711,6 @@ impl<T: Tree> FuseServer<T> {
                 self.send_plain(reactor, answer);
             }
         }
-    }
-}
-
-/// The operation as the engine names it.
-pub(crate) fn kind(operation: Operation) -> RequestKind {
-    match operation {
-        Operation::Read => RequestKind::Read,
-        Operation::Write { fua } => RequestKind::Write { fua },
-        Operation::Flush => RequestKind::Flush,
-        Operation::Trim { fua } => RequestKind::Discard { fua },
-        Operation::WriteZeroes { fua, no_hole, .. } => RequestKind::WriteZeroes { fua, may_unmap: !no_hole },
-        Operation::Cache | Operation::BlockStatus { .. } => RequestKind::Prefetch,
     }
 }
 

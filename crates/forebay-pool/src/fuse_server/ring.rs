@@ -16,11 +16,12 @@
 //! - While the mount is being closed, earlier requests are answered. Later ones are not begun, and
 //!   get an error with the end of the connection.
 
-use super::{Backend, Buffer, FuseServer, REQUESTS_MAX, Source, TOKEN_RING};
+use super::{Buffer, FuseServer, REQUESTS_MAX, Source, TOKEN_RING, Turn};
+use crate::client_request::ClientEngine;
 use forebay_admin::size::ByteSize;
 use forebay_export::fuse::ring::{ANSWER_PAYLOAD_AT, HEAD_BYTES, request};
 use forebay_export::fuse::wire::{OUT_HEADER_BYTES, opcode};
-use forebay_export::fuse::{Errno, FuseStep, PAYLOAD_BYTES_MAX, Tree, VolumeRequest, reply, request::Header};
+use forebay_export::fuse::{Errno, FuseStep, PAYLOAD_BYTES_MAX, VolumeRequest, reply, request::Header};
 use forebay_export::request::Operation;
 use forebay_format::BLOCK_BYTES;
 use forebay_io::fuse::RingAccess;
@@ -184,7 +185,7 @@ enum State {
     Arrived,
     /// Arrived while the mount was being closed.
     Late,
-    /// In the backend.
+    /// In the engine.
     Working,
     /// Answered by this header and body, or by this data; but an operation still uses its memory.
     Held(Vec<u8>, Option<Span>),
@@ -254,7 +255,7 @@ impl Ring {
         self.at_kernel == 0
     }
 
-    /// Requests in the backend.
+    /// Requests in the engine.
     pub(super) fn requests(&self) -> usize {
         self.entries.iter().filter(|entry| matches!(entry.state, State::Working)).count()
     }
@@ -273,7 +274,7 @@ impl Ring {
     }
 }
 
-impl<T: Tree> FuseServer<T> {
+impl FuseServer {
     /// The transport of this server's requests.
     pub fn way(&self) -> Way {
         match &self.ring {
@@ -354,8 +355,12 @@ impl<T: Tree> FuseServer<T> {
         };
     }
 
-    /// Processes the due entries. True if the backend was given something.
-    pub(super) fn turn_ring(&mut self, backend: &mut dyn Backend, reactor: &mut Reactor) -> bool {
+    /// Processes the due entries. True if the engine was given something.
+    pub(super) fn turn_ring(
+        &mut self,
+        turn: &mut Turn<'_, impl ClientEngine>,
+        reactor: &mut Reactor,
+    ) -> bool {
         self.begin_ring(reactor);
         let Some(ring) = &mut self.ring else { return false };
         if ring.due.is_empty() {
@@ -366,7 +371,7 @@ impl<T: Tree> FuseServer<T> {
         for index in due.drain(..).map(usize::from) {
             let Some(ring) = &mut self.ring else { break };
             match std::mem::replace(&mut ring.entries[index].state, State::Working) {
-                State::Arrived => started |= self.take_up(backend, reactor, index),
+                State::Arrived => started |= self.take_up(turn, reactor, index),
                 State::Held(answer, data) => {
                     self.out = answer;
                     self.commit(reactor, index, data);
@@ -386,8 +391,13 @@ impl<T: Tree> FuseServer<T> {
         started
     }
 
-    /// Parses the request of an entry. True if the backend was given something.
-    fn take_up(&mut self, backend: &mut dyn Backend, reactor: &mut Reactor, index: usize) -> bool {
+    /// Parses the request of an entry. True if the engine was given something.
+    fn take_up(
+        &mut self,
+        turn: &mut Turn<'_, impl ClientEngine>,
+        reactor: &mut Reactor,
+        index: usize,
+    ) -> bool {
         let Some(ring) = &mut self.ring else { return false };
         let mut head = [0; HEAD_BYTES];
         reactor.pool().copy_out(ring.head(index, 0, HEAD_BYTES), &mut head);
@@ -409,17 +419,10 @@ impl<T: Tree> FuseServer<T> {
         match self.session.step(&self.scratch, taken.length_bytes, &mut self.out) {
             Err(_) => return self.broken(index),
             Ok(FuseStep::Volume(what)) => {
-                self.start_in_place(backend, reactor, index, what);
+                self.start_in_place(turn, reactor, index, what);
                 return true;
             }
-            Ok(FuseStep::Store { node, length_bytes, answer }) => {
-                self.scratch.clear();
-                let text = ring.payload(index, length_bytes as usize);
-                append(&mut self.scratch, reactor, text);
-                let id = self.begin(answer, None, None, true, Some(index));
-                backend.store(id, node, std::mem::take(&mut self.scratch));
-                return true;
-            }
+            Ok(FuseStep::Store { .. }) => unreachable!("a volume's tree has no control files"),
             // The kernel sends no request without an answer over the ring, but the entry goes on.
             Ok(FuseStep::Answered | FuseStep::Silent | FuseStep::Destroyed | FuseStep::Interrupt { .. }) => {}
         }
@@ -441,10 +444,10 @@ impl<T: Tree> FuseServer<T> {
         false
     }
 
-    /// Hands a request to the backend with the entry's own memory.
+    /// Hands a request to the engine with the entry's own memory.
     fn start_in_place(
         &mut self,
-        backend: &mut dyn Backend,
+        turn: &mut Turn<'_, impl ClientEngine>,
         reactor: &mut Reactor,
         index: usize,
         what: VolumeRequest,
@@ -457,7 +460,7 @@ impl<T: Tree> FuseServer<T> {
             reactor.pool_mut().copy(Span::new(id, 0, len), Span::new(id, lead, len));
         }
         let buffer = operation.has_payload().then_some(Buffer { id, from: Source::Entry });
-        self.hand_over(backend, reactor, what, buffer, Some(index));
+        self.hand_over(turn, reactor, what, buffer, Some(index));
     }
 
     /// Answers the request of an entry from `out`, header and body, or header and data.

@@ -1,7 +1,7 @@
 //! Checks whether further devices can join a cache, before anything is written for it: creating a
 //! pool on several devices succeeds completely or not at all.
 
-use super::making::Making;
+use super::create::Making;
 use super::open_joining;
 use crate::cache_device::{is_same, remove_made};
 use crate::error::RunError;

@@ -9,7 +9,7 @@
 //! An empty device in place of one that is out is filled at once: an interrupted rebuild restarts
 //! this way.
 
-use super::making::{Making, create_file, mirrored_geometry};
+use super::create::{Making, create_file, mirrored_geometry};
 use super::new_cache::NewCache;
 use super::parts::PoolParts;
 use crate::cache_device::{

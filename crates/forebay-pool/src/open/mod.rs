@@ -1,6 +1,6 @@
 //! Opening the devices of a pool, and deciding whether to open a cache or to create one.
 //!
-//! Files: `making` (a new cache), `joining` (whether others can join it), `new_cache` (removing one
+//! Files: `create` (a new cache), `joining` (whether others can join it), `new_cache` (removing one
 //! again), `parts` (the opened devices), `mirrored` (a cache on two devices), `backing` (backing
 //! stores), `again` (an unplugged one), `likeness` (whether one is the one that a cache has
 //! recorded).
@@ -8,9 +8,9 @@
 pub(crate) mod again;
 mod backing;
 mod blank;
+mod create;
 mod joining;
 mod likeness;
-mod making;
 mod mirrored;
 mod new_cache;
 mod parts;
@@ -19,8 +19,8 @@ pub use backing::{Backing, open_backing};
 pub(crate) use backing::{final_record, sample_blocks};
 pub use blank::{erase_cache, is_blank};
 pub(crate) use blank::{give_back, give_up, says_of};
+pub use create::Making;
 pub use likeness::{Likeness, is_same_file, likeness};
-pub use making::Making;
 pub(crate) use mirrored::open_mirrored;
 pub use new_cache::NewCache;
 pub use parts::PoolParts;
@@ -36,6 +36,7 @@ use crate::members::{MemberMap, mend_headers};
 use crate::mirror_notes::Notes;
 use crate::register::Permit;
 use blank::forget;
+use create::{create_file, format, geometry, mirrored_geometry};
 use forebay_admin::MessageId;
 use forebay_admin::size::ByteSize;
 use forebay_config::CacheSpec;
@@ -45,7 +46,6 @@ use forebay_io::{Device, DeviceOptions};
 use forebay_offline::device::{BLANK_BYTES, Found, look};
 use forebay_offline::members::{open_members, read_copies};
 use forebay_offline::{Key, unlock};
-use making::{create_file, format, geometry, mirrored_geometry};
 use std::path::{Path, PathBuf};
 
 /// Inspects the first device of a pool without changing it.

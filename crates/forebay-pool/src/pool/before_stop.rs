@@ -9,7 +9,7 @@
 //!   its end reports the losses.
 //! - Nothing is destaged to a backing file that is gone afterwards too.
 
-use super::letting_go::STALL;
+use super::stall_watchdog::STALL;
 use super::{Pool, PoolEvent};
 use forebay_core::Drain;
 use forebay_format::{BLOCK_BYTES, VolumeId};

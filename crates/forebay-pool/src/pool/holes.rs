@@ -15,11 +15,11 @@ const LOOKS_MAX: usize = 8;
 impl Pool {
     /// Begins the looks that the server requests.
     pub(super) fn begin_hole_looks(&mut self) {
-        for look in self.server.take_hole_looks() {
+        for look in self.frontends.nbd.take_hole_looks() {
             self.hole_looks.retain(|thread| !thread.is_finished());
             match self.begin_hole_look(&look) {
                 Some(thread) => self.hole_looks.push(thread),
-                None => self.server.holes_found(&mut self.reactor, look.request, &[]),
+                None => self.frontends.nbd.holes_found(&mut self.reactor, look.request, &[]),
             }
         }
     }
@@ -36,7 +36,7 @@ impl Pool {
             let holes: Vec<_> = parts.into_iter().flat_map(|part| device.holes(part)).collect();
             // The pool may have ended.
             let _ = tasks.send(Box::new(move |pool: &mut Self| {
-                pool.server.holes_found(&mut pool.reactor, request, &holes);
+                pool.frontends.nbd.holes_found(&mut pool.reactor, request, &holes);
             }));
             waker.wake();
         };

@@ -11,24 +11,11 @@
 use super::Pool;
 use super::PoolEvent;
 use super::volumes::Served;
+use crate::frontends::ExportLoss;
 use forebay_admin::VolumeState;
 use forebay_export::uri::ExportUri;
 use forebay_format::VolumeId;
-use forebay_io::fuse::{MountWatch, Standing};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-/// Interval of checks of the mount table.
-const LOOK: Duration = Duration::from_secs(1);
-
-/// How an export was lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ExportLoss {
-    /// It no longer exists: unmounted, or removed.
-    Gone,
-    /// A mount on this path hides it.
-    Covered(PathBuf),
-}
 
 /// A lost export.
 #[derive(Debug)]
@@ -94,47 +81,7 @@ impl Served {
     }
 }
 
-/// When to check the mount table.
-#[derive(Debug, Default)]
-pub(super) struct MountLook {
-    watch: Option<MountWatch>,
-    next: Option<Instant>,
-}
-
-impl MountLook {
-    /// The next check reads the table even if it has not changed, because there are other mounts.
-    pub(super) fn renew(&mut self) {
-        *self = Self::default();
-    }
-}
-
 impl Pool {
-    /// Compares the mounts with the mount table when that is due; returns how long the loop may
-    /// sleep until the next check.
-    pub(super) fn look_at_mount_table(&mut self) -> Option<Duration> {
-        self.mounts.iter().flatten().next()?;
-        let now = Instant::now();
-        if let Some(left) = self.mount_look.next.and_then(|due| due.checked_duration_since(now)) {
-            return Some(left.max(Duration::from_millis(1)));
-        }
-        self.mount_look.next = Some(now + LOOK);
-        if self.mount_look.watch.is_none() {
-            // Without /proc the FUSE connection is the only source.
-            self.mount_look.watch = MountWatch::begin().ok();
-        }
-        let table = self.mount_look.watch.as_mut().and_then(MountWatch::changed)?;
-        let mounts = self.mounts.iter_mut().flatten();
-        let standings: Vec<_> = mounts.filter_map(|mounted| mounted.look(&table)).collect();
-        for (volume, uri, standing) in standings {
-            match standing {
-                Standing::There => self.export_back(volume, &uri),
-                Standing::Covered(by) => self.export_lost(volume, &uri, ExportLoss::Covered(by)),
-                Standing::Gone => self.export_lost(volume, &uri, ExportLoss::Gone),
-            }
-        }
-        Some(LOOK)
-    }
-
     /// Another program has removed or hidden an export, or has changed how it is lost.
     pub(super) fn export_lost(&mut self, id: VolumeId, uri: &ExportUri, loss: ExportLoss) {
         let served = self.served_mut(id).filter(|served| served.state != VolumeState::Detaching);
@@ -153,7 +100,7 @@ impl Pool {
     }
 
     /// A covered export is visible again.
-    fn export_back(&mut self, id: VolumeId, uri: &ExportUri) {
+    pub(super) fn export_back(&mut self, id: VolumeId, uri: &ExportUri) {
         let Some(served) = self.served_mut(id) else { return };
         let Some(at) = served.lost_exports.0.iter().position(|lost| lost.uri == *uri) else { return };
         let Lost { uri, export, .. } = served.lost_exports.0.remove(at);

@@ -214,7 +214,7 @@ impl Pool {
         };
         let device = if self.io.member_is_idle(member) { self.reactor.remove_device(id) } else { None };
         let idle = device.is_some();
-        crate::time_limit::let_go(device);
+        crate::time_limit::drop_in_background(device);
         if !idle {
             return Err(AdminError::new(
                 MessageId::CacheNotAnswering,
@@ -248,7 +248,7 @@ impl Pool {
             let cache = self.io.cache_mut();
             cache.ids.pop();
             cache.map.set_device(member, None);
-            crate::time_limit::let_go(self.reactor.remove_device(id));
+            crate::time_limit::drop_in_background(self.reactor.remove_device(id));
             return Err(self.refuse_replacement(&error, "look at its state: forebay pool show"));
         }
         self.mirror.cancelled = false;

@@ -8,44 +8,40 @@
 //! this thread between two turns. A task longer than a turn (attaching, detaching, resizing) begins
 //! that way, and a [`Promise`] returns its result once the engine's notice has come.
 //!
-//! Files: `chores` (work of threads), `absent` (volumes that are not attached), `cache_failure`
-//! (failure of the cache device), `paths` (files that have lost their names), `saving` (writing one
-//! to another path), `before_stop` (data that a stop saves first), `mirror` (failure of a member of
-//! a mirrored cache), `handle` (calls from other threads), `letting_go` (closing devices that may
-//! hang), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `ublk`
-//! (volumes as block devices), `guests` (volumes as devices of virtual machines), `quiesce`
-//! (pausing, for a successor), `recordings` (of requests), `replace` (replacing a healthy device),
-//! `size` (growing and shrinking the pool), `report` (reports to the operator), `losses` (lost
-//! data), `snapshot` (current state and statistics), `store_state` (state of a backing store),
-//! `unplugged` (disks that come back as new devices), `users` (users of a volume).
+//! Files: `absent` (volumes that are not attached), `cache_failure` (failure of the cache device),
+//! `paths` (files that have lost their names), `saving` (writing one to another path),
+//! `before_stop` (data that a stop saves first), `mirror` (failure of a member of a mirrored
+//! cache), `handle` (calls from other threads), `stall_watchdog` (closing devices that may hang),
+//! `volumes` (attach, detach, resize, settings), `clients` (front ends, and users of volumes),
+//! `lost_exports` (exports that other programs remove or hide), `quiesce` (pausing, for a
+//! successor), `recordings` (of requests), `replace` (replacing a healthy device), `size` (growing
+//! and shrinking the pool), `report` (reports to the operator), `losses` (lost data), `snapshot`
+//! (current state and statistics), `store_state` (state of a backing store), `unplugged` (disks
+//! that come back as new devices).
 
 mod absent;
 mod before_stop;
 mod cache_failure;
-mod chores;
+mod clients;
 mod devices;
-mod guests;
 mod handle;
 mod holes;
-mod left_behind;
-mod letting_go;
 mod losses;
 mod lost_exports;
 mod mirror;
-mod mounts;
 mod paths;
 mod quiesce;
 mod recordings;
 mod replace;
+mod replaced_member_fencing;
 mod report;
 mod saving;
 mod scrub;
 mod size;
 mod snapshot;
+mod stall_watchdog;
 mod store_state;
-mod ublk;
 mod unplugged;
-mod users;
 mod volumes;
 
 pub use absent::{AbsentVolume, ahead_in_all};
@@ -59,63 +55,38 @@ pub use report::PoolEvent;
 pub use saving::Saving;
 pub use scrub::Scrubbed;
 pub use snapshot::{CopiedDevice, Mirrored, PoolSnapshot, VolumeSnapshot};
-pub use ublk::Claims;
-pub use users::Users;
 pub(crate) use volumes::Served;
 pub use volumes::{Destaging, VolumeSpec};
 
+use crate::background::BackgroundTasks;
 use crate::cipher::CipherStage;
 use crate::engine_io::{CacheDevices, EngineIo, Timed};
 use crate::engine_memory::Reserve;
 use crate::error::RunError;
+use crate::frontends::{DeviceDisposition, ExclusiveOpens, Frontends, SendTask};
 use crate::guard::GuardBook;
 use crate::handover::ListenerStore;
 use crate::loss_record::LossRecord;
 use crate::may_wait::MayWait;
 use crate::meter::{History, Meter};
 use crate::open::PoolParts;
-use crate::recorder::{Front, Recorder};
+use crate::recorder::{Recorder, TracedEngine};
 use crate::register::{Entry, Facts, older_hint, record_path};
-use crate::server::{Refused, Server, ServerToken, put_memory_by};
+use crate::server::{Refused, Server, reserve_request_buffer};
+use crate::token::Token;
 use cache_failure::CacheFailure;
 use devices::DeviceWatch;
 use forebay_admin::events::EventKind;
 use forebay_admin::{AdminError, MessageId};
-use forebay_config::mount_memory::MOUNTS_MAX;
-use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, OwnerAction, Status};
+use forebay_core::{Action, Engine, EngineConfig, OpenError, OwnerAction, Status};
 use forebay_format::{BLOCK_BYTES, CacheUuid};
 use forebay_io::{Completion, DeviceId, EnginePreference, IoFailure, Limits, Reactor};
 use handle::PoolTask;
-use mounts::{Mounted, Mounting};
 use size::Resizing;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
-use ublk::{Block, Fate};
-
-const KIND_SHIFT: u32 = 56;
-const KIND_ENGINE: u64 = 1;
-const KIND_ACCEPT: u64 = 2;
-const KIND_RECEIVE: u64 = 3;
-const KIND_SEND: u64 = 4;
-const KIND_HANDSHAKE: u64 = 5;
-/// Operations of the engine on the device that a cache device is copied onto.
-const KIND_SECOND: u64 = 6;
-/// The copy itself.
-const KIND_COPY: u64 = 7;
-/// First kind of mounts,
-const KIND_FUSE: u64 = 16;
-/// of block devices,
-const KIND_UBLK: u64 = 96;
-/// and of exports to virtual machines.
-const KIND_GUEST: u64 = 160;
-
-const _: () = assert!(
-    KIND_FUSE + MOUNTS_MAX as u64 <= KIND_UBLK
-        && KIND_UBLK + MOUNTS_MAX as u64 <= KIND_GUEST
-        && KIND_GUEST + guests::GUESTS_MAX as u64 <= 256
-);
 
 /// Completions for each connection that the loop processes before it submits the resulting
 /// operations to the kernel.
@@ -124,16 +95,6 @@ const PIECE: usize = 8;
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 /// At the end, time limit for replies that clients do not take.
 const LAST_REPLIES: Duration = Duration::from_secs(3);
-
-fn token(what: ServerToken) -> u64 {
-    let (kind, index) = match what {
-        ServerToken::Accept(index) => (KIND_ACCEPT, index),
-        ServerToken::Receive(index) => (KIND_RECEIVE, index),
-        ServerToken::Send(index) => (KIND_SEND, index),
-        ServerToken::Handshake(index) => (KIND_HANDSHAKE, index),
-    };
-    kind << KIND_SHIFT | u64::from(index)
-}
 
 /// Processors for each I/O thread, and the most threads of use: with three processors or fewer, the
 /// pool's thread, its clients and the kernel's work for both leave none to spare.
@@ -185,23 +146,10 @@ pub struct Pool {
     reactor: Reactor,
     engine: Engine,
     io: EngineIo,
-    server: Server,
-    mounts: Vec<Option<Mounted>>,
-    mounting: Vec<Mounting>,
-    guests: Vec<Option<guests::Exported>>,
-    /// Guest exports made so far.
-    guests_made: u64,
-    /// Paths of mounts being unmounted.
-    unmounting: Vec<(PathBuf, mpsc::Receiver<()>)>,
-    /// Mounts made so far.
-    mounted: u64,
-    blocks: Vec<Option<Block>>,
-    /// Block devices made so far.
-    blocks_made: u64,
-    listening: Vec<chores::Listening>,
-    chores: chores::Chores,
-    /// Threads that appear to hang on the path of a mount.
-    hung: Vec<(PathBuf, std::thread::JoinHandle<()>)>,
+    frontends: Frontends,
+    /// For threads that work for a front end.
+    frontend_tasks: SendTask,
+    background: BackgroundTasks,
     /// Threads that search backing stores for holes.
     hole_looks: Vec<std::thread::JoinHandle<()>>,
     /// By volume number.
@@ -217,7 +165,7 @@ pub struct Pool {
     /// Changes of the pool's size so far.
     resized: u64,
     replacing: replace::Replacing,
-    leaving_behind: Option<left_behind::LeavingBehind>,
+    replaced_member_fencing: Option<replaced_member_fencing::ReplacedMemberFencing>,
     /// The caller that waits until every connection is quiesced.
     quiescing: Option<handle::PromiseSender<()>>,
     scrubbing: Option<scrub::Done>,
@@ -227,7 +175,6 @@ pub struct Pool {
     myself: mpsc::Sender<PoolTask>,
     cache_failure: CacheFailure,
     losses: losses::Losses,
-    mount_look: lost_exports::MountLook,
     mirror: mirror::Mirror,
     watch: DeviceWatch,
     paths: paths::PathWatch,
@@ -237,7 +184,7 @@ pub struct Pool {
     reach: Reach,
     /// The record of the cache outside its devices, once it is open.
     entry: Option<Arc<Entry>>,
-    letting_go: letting_go::LettingGo,
+    stall_watchdog: stall_watchdog::StallWatchdog,
     started: Instant,
     completions: Vec<Completion>,
     report: Box<dyn FnMut(PoolEvent) + Send>,
@@ -292,7 +239,7 @@ impl Pool {
                 "raise buffer_memory",
             )
         })?;
-        if !put_memory_by(reactor.pool_mut()) {
+        if !reserve_request_buffer(reactor.pool_mut()) {
             return Err(RunError::failed(
                 MessageId::PoolMemory,
                 "no memory for a request of the longest kind",
@@ -305,8 +252,7 @@ impl Pool {
         let ids: Vec<DeviceId> = parts.devices.into_iter().map(|device| reactor.add_device(device)).collect();
         ids.iter().for_each(|id| reactor.prefer_device(*id));
         let cache = CacheDevices { ids, map: parts.map };
-        let mut io =
-            EngineIo::new(cache, scratch, reserve, (KIND_ENGINE << KIND_SHIFT, KIND_SECOND << KIND_SHIFT));
+        let mut io = EngineIo::new(cache, scratch, reserve);
         if let Some(cipher) = parts.cipher {
             let cipher = CipherStage::new(cipher, reactor.pool_mut()).ok_or_else(|| {
                 RunError::failed(MessageId::PoolMemory, "no memory for encryption", "raise buffer_memory")
@@ -327,20 +273,14 @@ impl Pool {
         };
         let without_cache = start.without_cache.is_some();
         let mut pool = Self {
+            background: BackgroundTasks::new(&start.name),
             name: start.name,
             engine,
-            server: Server::new(token, start.listener_store, start.connections_max, start.buffer_bytes),
-            mounts: Vec::new(),
-            mounting: Vec::new(),
-            guests: Vec::new(),
-            guests_made: 0,
-            mounted: 0,
-            unmounting: Vec::new(),
-            blocks: Vec::new(),
-            blocks_made: 0,
-            listening: Vec::new(),
-            chores: chores::Chores::default(),
-            hung: Vec::new(),
+            frontends: Frontends::new(Server::new(
+                start.listener_store,
+                start.connections_max,
+                start.buffer_bytes,
+            )),
             hole_looks: Vec::new(),
             volumes: Vec::new(),
             meter: Meter::new(io.now()),
@@ -351,15 +291,15 @@ impl Pool {
             resizing: None,
             resized: 0,
             replacing: replace::Replacing::default(),
-            leaving_behind: None,
+            replaced_member_fencing: None,
             quiescing: None,
             scrubbing: None,
             discarding: Vec::new(),
             tasks,
+            frontend_tasks: frontend_tasks(myself.clone()),
             myself,
             cache_failure: CacheFailure::new(start.state_dir, start.without_cache),
             losses: losses::Losses::default(),
-            mount_look: lost_exports::MountLook::default(),
             mirror: mirror::Mirror::new(parts.mirror_notes),
             watch: DeviceWatch::default(),
             paths: paths::PathWatch::default(),
@@ -367,7 +307,7 @@ impl Pool {
             progress,
             reach: start.reach,
             entry: None,
-            letting_go: letting_go::LettingGo::default(),
+            stall_watchdog: stall_watchdog::StallWatchdog::default(),
             started: Instant::now(),
             completions: Vec::new(),
             report,
@@ -376,7 +316,7 @@ impl Pool {
             io,
             reactor,
         };
-        pool.server.look_for_holes();
+        pool.frontends.nbd.look_for_holes();
         if without_cache {
             pool.opened_without_cache();
         } else {
@@ -394,7 +334,7 @@ impl Pool {
 
     fn recover(&mut self, created: bool) -> Result<(), RunError> {
         let began = Instant::now();
-        self.letting_go.waits(true);
+        self.stall_watchdog.waits(true);
         while self.engine.status() == Status::Opening {
             if self.is_stuck() {
                 return Err(self.opening_hangs());
@@ -403,7 +343,7 @@ impl Pool {
             // Tasks answer the engine's requests to its owner.
             self.run_tasks();
         }
-        self.letting_go.waits(false);
+        self.stall_watchdog.waits(false);
         if let Status::Failed(error) = self.engine.status() {
             return Err(self.open_error(&error));
         }
@@ -431,7 +371,7 @@ impl Pool {
             self.turn()?;
         }
         let timeout = Instant::now() + LAST_REPLIES;
-        while !(self.clients_are_quiet() && self.chores_are_done() && self.copy_is_quiet())
+        while !(self.frontends.are_idle() && self.background.are_done() && self.copy_is_quiet())
             && Instant::now() < timeout
         {
             self.turn()?;
@@ -529,15 +469,15 @@ impl Pool {
 
     /// Checks connected clients against the changed allow lists.
     pub fn look_at_clients_again(&mut self) {
-        self.server.look_at_clients_again();
+        self.frontends.nbd.look_at_clients_again();
     }
 
     /// Begins an orderly stop; the loop ends when the engine has closed the cache, or when devices
     /// do not answer.
     pub fn stop(&mut self) {
         if !self.stopping && !self.stop_waits() {
-            self.letting_go.waits(true);
-            self.stop_without_limit(Fate::RemoveUnused);
+            self.stall_watchdog.waits(true);
+            self.stop_without_limit(DeviceDisposition::RemoveUnused);
         }
     }
 
@@ -547,34 +487,30 @@ impl Pool {
     /// # Errors
     /// A volume is in use, and `force` is not set. The pool cannot see users of block devices: the
     /// caller has claimed the devices, and nothing can open them while `claims` exist.
-    pub fn stop_for_good(&mut self, force: bool, claims: Claims) -> Result<(), AdminError> {
+    pub fn stop_for_good(&mut self, force: bool, claims: ExclusiveOpens) -> Result<(), AdminError> {
         let used = self.names().into_iter().map(|name| (self.users(&name), name));
         let used = used.into_iter().find(|(users, _)| !force && !users.is_empty());
         if let Some((users, name)) = used {
-            crate::time_limit::let_go(claims);
+            crate::time_limit::drop_in_background(claims);
             return Err(users.refuse("export", &name));
         }
         if self.stopping {
-            crate::time_limit::let_go(claims);
+            crate::time_limit::drop_in_background(claims);
             return Ok(());
         }
-        self.letting_go.waits(true);
-        self.stop_without_limit(Fate::Remove(claims));
+        self.stall_watchdog.waits(true);
+        self.stop_without_limit(DeviceDisposition::Remove(claims));
         Ok(())
     }
 
     /// Like [`Pool::stop`] without a time limit for devices: for a process that continues, and may
     /// open the pool again. `devices`: the fate of its block devices.
-    pub(super) fn stop_without_limit(&mut self, devices: Fate) {
+    pub(super) fn stop_without_limit(&mut self, devices: DeviceDisposition) {
         if std::mem::replace(&mut self.stopping, true) {
             return;
         }
         (self.report)(PoolEvent::Stopping);
-        self.unmount(None);
-        self.end_ublks(None, devices);
-        self.close_guests(None);
-        self.server.close(&mut self.reactor);
-        self.clear_sockets();
+        self.with_frontends(|frontends, cx| frontends.close(cx, None, devices));
         self.forget_all_lost_exports();
         if !self.begin_last_drain() {
             let now = self.io.now();
@@ -587,13 +523,11 @@ impl Pool {
         self.work();
         let (record, note) = (self.look_after_record(), self.look_after_note());
         let losses = self.look_after_losses();
-        let (look, mounts) = (self.look_after_devices(), self.look_after_mounts());
-        let table = self.look_at_mount_table();
+        let (look, frontends) = (self.look_after_devices(), self.with_frontends(Frontends::tend));
         let losses = losses.into_iter().chain(self.look_after_last_drain());
         let stores = self.look_after_stores();
-        let stores = stores.into_iter().chain(self.look_after_chores()).chain(self.look_after_copy());
-        let others =
-            record.into_iter().chain(note).chain(losses).chain(look).chain(mounts).chain(table).chain(stores);
+        let stores = stores.into_iter().chain(self.background.tend()).chain(self.look_after_copy());
+        let others = record.into_iter().chain(note).chain(losses).chain(look).chain(frontends).chain(stores);
         let timeout = self.sleep().into_iter().chain(others).min();
         self.completions.clear();
         let waited = self.reactor.wait(timeout, &mut self.completions).map_err(io_failed)?;
@@ -606,13 +540,10 @@ impl Pool {
         if waited.woken {
             self.run_tasks();
         }
-        self.server.wake_blocked();
-        self.forget_mounts();
-        self.forget_ublks();
-        self.look_after_guests();
+        self.with_frontends(Frontends::reap);
         self.look_for_recovery();
         self.answer_if_quiesced();
-        if let Some(Refused { what, others }) = self.server.take_refused() {
+        if let Some(Refused { what, others }) = self.frontends.nbd.take_refused() {
             (self.report)(PoolEvent::ClientRefused { what, others });
         }
         Ok(())
@@ -623,19 +554,15 @@ impl Pool {
     fn work(&mut self) {
         loop {
             let now = self.io.read_clock();
-            let mut front = Front { engine: &mut self.engine, recorder: &mut self.recorder };
-            let started = self.server.turn(&mut front, &mut self.reactor, now);
-            let started = self.turn_mounts() || started;
-            let started = self.turn_ublks() || started;
-            let started = self.turn_guests() || started;
+            let mut engine = TracedEngine { engine: &mut self.engine, recorder: &mut self.recorder };
+            let started = self.frontends.poll(&mut self.reactor, &mut engine, now);
             let acted = self.act();
             if !started && !acted {
                 break;
             }
         }
         self.begin_hole_looks();
-        self.server.send_all(&mut self.reactor);
-        self.signal_guests();
+        self.frontends.send_replies(&mut self.reactor);
         self.io.read_clock();
     }
 
@@ -646,8 +573,11 @@ impl Pool {
     fn take_completions(&mut self) -> Result<(), RunError> {
         let mut completions = std::mem::take(&mut self.completions);
         let mut left = completions.len();
-        let piece =
-            if left <= PIECE { left } else { PIECE * (self.server.busy_connections() as usize).max(1) };
+        let piece = if left <= PIECE {
+            left
+        } else {
+            PIECE * (self.frontends.nbd.busy_connections() as usize).max(1)
+        };
         for (number, completion) in completions.drain(..).enumerate() {
             self.completed(completion);
             left -= 1;
@@ -660,23 +590,15 @@ impl Pool {
         Ok(())
     }
 
-    /// Every request of every client is answered.
-    fn clients_are_quiet(&self) -> bool {
-        self.server.is_quiet() && self.mounts_are_quiet() && self.ublks_are_quiet() && self.guests_are_quiet()
-    }
-
     /// How long the loop may sleep if nothing happens.
     fn sleep(&mut self) -> Option<Duration> {
         if self.closed {
             return Some(Duration::from_millis(10));
         }
-        if self.guests_have_more() {
-            return Some(Duration::ZERO);
-        }
         let now = self.io.now();
         let due = self.engine.next_deadline();
         let due = due.map(|due| Duration::from_nanos(due.saturating_sub(now)).max(Duration::from_micros(1)));
-        let resume = self.server.timers(&mut self.reactor);
+        let resume = self.frontends.timers(&mut self.reactor);
         due.into_iter().chain(resume).min()
     }
 
@@ -688,36 +610,28 @@ impl Pool {
 
     /// An operation of a device has completed, so a stop progresses.
     fn note_move(&mut self) {
-        if self.letting_go.moves() {
+        if self.stall_watchdog.moves() {
             self.progress.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     fn completed(&mut self, completion: Completion) {
-        let index = completion.token as u32;
-        match completion.token >> KIND_SHIFT {
-            KIND_ENGINE => {
+        match Token::decode(completion.token) {
+            Token::Engine(op) => {
                 self.note_move();
-                let op = OpId(index);
                 let done = self.io.complete(&mut self.engine, &mut self.reactor, op, &completion);
                 self.operation_done(done);
             }
-            KIND_SECOND => {
+            Token::SecondDevice(number) => {
                 self.note_move();
                 let io = &mut self.io;
-                let done = io.second_completed(&mut self.engine, &mut self.reactor, index, completion);
+                let done = io.second_completed(&mut self.engine, &mut self.reactor, number, completion);
                 self.operation_done(done);
             }
-            KIND_COPY => self.copy_completed(completion.result),
-            KIND_ACCEPT => self.server.accepted(&mut self.reactor, index, completion.result),
-            KIND_RECEIVE => self.server.received(&mut self.reactor, index, completion.result),
-            KIND_SEND => self.server.sent(&mut self.reactor, index, completion.result.is_ok()),
-            KIND_HANDSHAKE => self.server.handshaken(&mut self.reactor, index),
-            kind if kind >= KIND_GUEST => {
-                self.guest_completed(kind - KIND_GUEST, index, completion.result);
+            Token::Copy => self.copy_completed(completion.result),
+            Token::Frontend(op) => {
+                self.frontends.on_completion(&mut self.reactor, op, completion.result);
             }
-            kind if kind >= KIND_UBLK => self.ublk_completed(kind - KIND_UBLK, index, completion.result),
-            kind => self.mount_completed(kind - KIND_FUSE, index, completion.result),
         }
     }
 
@@ -757,14 +671,7 @@ impl Pool {
             OwnerAction::Reply { request, result, path, took, volume, bytes } => {
                 self.time_request(volume, path, took, bytes);
                 self.recorder.replied(request, result.is_ok(), path, took);
-                match (Self::guest_of(request), Self::mount_of(request)) {
-                    (Some(index), _) => self.guest_replied(index, request, result),
-                    (None, Some(index)) if index as u64 >= ublk::REQUESTS => {
-                        self.ublk_replied(index as u64 - ublk::REQUESTS, request, result);
-                    }
-                    (None, Some(index)) => self.mount_replied(index, request, result),
-                    (None, None) => self.server.replied(&mut self.reactor, request, result),
-                }
+                self.frontends.on_reply(&mut self.reactor, request, result);
             }
             OwnerAction::VolumeQuiet { volume } => self.volume_quiet(volume),
             OwnerAction::RecordLoss { ticket } => self.record_loss(ticket),
@@ -774,6 +681,11 @@ impl Pool {
             OwnerAction::Closed => self.closed = true,
         }
     }
+}
+
+/// Returns how threads that work for a front end send it closures.
+fn frontend_tasks(tasks: mpsc::Sender<PoolTask>) -> SendTask {
+    Arc::new(move |task| tasks.send(Box::new(move |pool: &mut Pool| pool.with_frontends(task))).is_ok())
 }
 
 fn io_failed(error: IoFailure) -> RunError {

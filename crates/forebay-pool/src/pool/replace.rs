@@ -22,8 +22,9 @@
 //! next start may find either.
 
 use super::handle::PromiseSender;
-use super::{KIND_COPY, KIND_SHIFT, Pool, Promise};
+use super::{Pool, Promise};
 use crate::engine_io::Copying;
+use crate::token::Token;
 use forebay_admin::{AdminError, MessageId};
 use forebay_core::device_copy::{CopyStep, DeviceCopy};
 use forebay_core::{LifecycleError, MirrorState};
@@ -43,7 +44,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
 /// Interval of checks whether the new device answers.
 const WATCH: Duration = Duration::from_secs(1);
-const TOKEN: u64 = KIND_COPY << KIND_SHIFT;
+const TOKEN: u64 = Token::Copy.encode();
 
 /// The current step of the copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -327,8 +328,8 @@ impl Pool {
         for (id, done) in std::mem::take(&mut self.replacing.leaving) {
             match self.reactor.remove_device(id) {
                 Some(device) => match done {
-                    Some(done) => done.try_send(device).unwrap_or_else(crate::time_limit::let_go),
-                    None => crate::time_limit::let_go(device),
+                    Some(done) => done.try_send(device).unwrap_or_else(crate::time_limit::drop_in_background),
+                    None => crate::time_limit::drop_in_background(device),
                 },
                 None => {
                     self.replacing.leaving.push((id, done));

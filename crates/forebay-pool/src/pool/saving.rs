@@ -13,10 +13,10 @@
 //!   again.
 //! - A stop waits for the copy (`before_stop`).
 
-use super::ublk::{Claims, Fate};
 use super::volumes::Done;
 use super::{Pool, Promise};
 use crate::cache_device::device_error;
+use crate::frontends::{DeviceDisposition, ExclusiveOpens};
 use crate::may_wait::MayWait;
 use forebay_admin::{AdminError, MessageId, VolumeState};
 use forebay_core::DetachHow;
@@ -90,7 +90,7 @@ impl Pool {
         name: &str,
         saving: &Arc<Saving>,
         force: bool,
-        claims: Claims,
+        claims: ExclusiveOpens,
     ) -> Promise<Result<(), AdminError>> {
         let (done, promise) = Promise::pair();
         if let Err(error) = self.begin_detach_to(name, saving, force, claims, &done) {
@@ -104,17 +104,17 @@ impl Pool {
         name: &str,
         saving: &Arc<Saving>,
         force: bool,
-        claims: Claims,
+        claims: ExclusiveOpens,
         done: &Done,
     ) -> Result<(), AdminError> {
         let id = match self.detachable(name, force) {
             Ok(id) => id,
             Err(error) => {
-                crate::time_limit::let_go(claims);
+                crate::time_limit::drop_in_background(claims);
                 return Err(error);
             }
         };
-        self.begin_detach(id, DetachHow::Keep, Some(done.clone()), Fate::Remove(claims))?;
+        self.begin_detach(id, DetachHow::Keep, Some(done.clone()), DeviceDisposition::Remove(claims))?;
         if let Some(served) = self.served_mut(id) {
             served.saving = Some(Arc::clone(saving));
         }
@@ -166,7 +166,7 @@ impl Pool {
 
     fn remove_copy(&mut self, path: &Path) {
         let path = path.to_owned();
-        self.chore(move |_| drop(std::fs::remove_file(path)));
+        self.background.start(move |_| drop(std::fs::remove_file(path)));
     }
 
     /// Returns false if a detach can no longer be cancelled, because its copy is getting its name.

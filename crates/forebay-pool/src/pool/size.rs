@@ -40,7 +40,7 @@ pub(super) enum Then {
     Leaves,
     /// A thread is cutting the file.
     Cutting,
-    /// A thread is writing a header with another tag (`left_behind`).
+    /// A thread is writing a header with another tag (`replaced_member_fencing`).
     Tagging,
     /// Header of a member that gets another tag if the change succeeded.
     Tagged(MemberHeader),

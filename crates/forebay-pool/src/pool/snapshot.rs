@@ -239,8 +239,8 @@ impl Pool {
             destage: self.engine.destage_report(id),
             ordered: self.engine.is_ordered(id),
             lost: self.lost_of(id),
-            connections: self.user_count(id),
-            files: self.files_of(id),
+            connections: self.frontends.user_count(id),
+            files: self.frontends.files_of(id),
         })
     }
 
@@ -296,7 +296,7 @@ impl Pool {
             about: About {
                 pool: self.name.clone(),
                 uptime_ns: self.started.elapsed().as_nanos() as u64,
-                connections: u64::from(self.server.connections()),
+                connections: u64::from(self.frontends.nbd.connections()),
                 io_engine: self.io_engine(),
                 rss_bytes: crate::meter::resident_bytes(),
                 members: self.mirrored().map(|mirror| [0, 1].map(|member| mirror.state_of(member))),
@@ -325,7 +325,7 @@ impl Pool {
             mode: self.served(id)?.spec.settings.mode.name(),
             size_bytes: self.engine.volume_size_bytes(id).unwrap_or(0),
             uptime_ns: self.started.elapsed().as_nanos() as u64,
-            connections: self.user_count(id),
+            connections: self.frontends.user_count(id),
             io_engine: self.io_engine(),
             rss_bytes: crate::meter::resident_bytes(),
             limited_by: self.engine.destage_report(id).map(|report| report.limited_by.words()),

@@ -128,7 +128,7 @@ impl Pool {
         let same = |served: &Served| served.device == of && self.uuid_of(&served.spec.name) == Some(uuid);
         let is_awaited = self.served(id).is_some_and(same) && !self.stopping;
         let Some(served) = self.served_mut(id).filter(|_| is_awaited) else {
-            return crate::time_limit::let_go(found);
+            return crate::time_limit::drop_in_background(found);
         };
         match found {
             Err(why_not) => served.returns = Return::Refused { why_not, again: Instant::now() + LOOK },

@@ -9,13 +9,12 @@ use super::handle::PromiseSender;
 use super::lost_exports::LostExports;
 use super::saving::Saving;
 use super::store_state::Outcomes;
-use super::ublk::{Claims, Fate};
 use super::unplugged::Return;
 use super::{Lost, Pool, PoolEvent, Promise};
+use crate::frontends::{DeviceDisposition, ExclusiveOpens, NotExported, ServedVolume, ServedVolumes};
 use crate::message::of_lifecycle;
 use crate::meter::{History, Meter};
 use crate::open::Backing;
-use crate::server::{Offer, Socket};
 use crate::ublk_device::UblkDevice;
 use crate::witness::Prepared;
 use forebay_admin::events::EventKind;
@@ -25,14 +24,11 @@ use forebay_core::{
     Attachment, DestageReport, DetachHow, Drain, LifecycleError, OnBackingChange, PoolSettings,
     VolumeSettings,
 };
-use forebay_export::directory::ExportInfo;
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_io::{Device, DeviceId, IoFailure};
-use std::io;
 use std::sync::Arc;
-use thiserror::Error;
 
 /// How a volume should be served.
 #[derive(Clone, Debug)]
@@ -96,6 +92,20 @@ pub(crate) struct Served {
     pub(super) lost_exports: LostExports,
 }
 
+impl ServedVolumes for Vec<Option<Served>> {
+    fn served(&self, volume: VolumeId) -> Option<ServedVolume<'_>> {
+        let Served { spec, sector_bytes, exporting, .. } = self.get(usize::from(volume.0))?.as_ref()?;
+        Some(ServedVolume {
+            name: &spec.name,
+            backing: &spec.backing,
+            rules: &spec.rules,
+            connections_max: spec.connections_max,
+            sector_bytes: *sector_bytes,
+            is_exporting: exporting.is_some(),
+        })
+    }
+}
+
 impl Served {
     /// The backing store is another device now: clears the results of the previous one.
     pub(super) fn note_new_device(&mut self) {
@@ -115,40 +125,6 @@ pub struct Destaging {
     pub not_permitted: Option<String>,
     /// The backing file no longer has a name: data written to it is lost once it is closed.
     pub nameless: Option<AdminError>,
-}
-
-/// Reason why an export is not made.
-#[derive(Debug, Error)]
-pub(super) enum NotExported {
-    /// No thread could be started.
-    #[error("cannot start a thread: {0}")]
-    NoThread(io::Error),
-    /// Everything else.
-    #[error("{0}")]
-    Refused(String),
-}
-
-impl From<String> for NotExported {
-    fn from(what: String) -> Self {
-        Self::Refused(what)
-    }
-}
-
-impl From<&str> for NotExported {
-    fn from(what: &str) -> Self {
-        Self::Refused(what.into())
-    }
-}
-
-impl NotExported {
-    /// Returns the error for the caller. It is a conflict, so no caller retries on its own.
-    fn error(&self, volume: &str) -> AdminError {
-        let what = format!("cannot export {volume}: {self}");
-        match self {
-            Self::NoThread(error) => AdminError { what, ..AdminError::no_thread(error) },
-            Self::Refused(_) => AdminError::new(MessageId::ExportFailed, what, ""),
-        }
-    }
 }
 
 /// Exports of a volume being made.
@@ -350,7 +326,7 @@ impl Pool {
         let now = self.io.now();
         if let Err(error) = self.engine.attach_volume(now, entry, attachment) {
             self.io.set_backing(id, None);
-            crate::time_limit::let_go(self.reactor.remove_device(device));
+            crate::time_limit::drop_in_background(self.reactor.remove_device(device));
             return Err(refused("attach", &name, &error));
         }
         for note in backing.notes {
@@ -442,7 +418,7 @@ impl Pool {
         served.spec.rules.set_volume_bytes(size_bytes);
         let (uris, rules) = (served.spec.exports.clone(), Arc::clone(&served.spec.rules));
         self.io.set_watch(id, watch);
-        self.server.add_volume(id, rules);
+        self.frontends.nbd.add_volume(id, rules);
         self.export_all(id, &uris, Then::Attached);
     }
 
@@ -455,9 +431,9 @@ impl Pool {
         // One more than missing, so that the count reaches zero only after the loop.
         served.exporting = Some(Exporting { left: missing.len() + 1, problem: None, then });
         for uri in missing {
-            match self.export(id, uri) {
+            match self.with_frontends(|frontends, cx| frontends.export(cx, id, uri)) {
                 Ok(Some(text)) => self.exported(id, uri, Ok::<_, NotExported>(text)),
-                Ok(None) => {} // [`Pool::exported`] gets the result later.
+                Ok(None) => {} // an event has the result later
                 Err(what) => self.exported(id, uri, Err(what)),
             }
         }
@@ -543,7 +519,9 @@ impl Pool {
         // No client has written to the volume yet, so its cached blocks stay for the next attempt.
         // So does a block device that has been in use since before this start. The caller gets the
         // answer once the volume is detached again.
-        if let Err(error) = self.begin_detach(id, DetachHow::Keep, waiting.clone(), Fate::RemoveUnused) {
+        if let Err(error) =
+            self.begin_detach(id, DetachHow::Keep, waiting.clone(), DeviceDisposition::RemoveUnused)
+        {
             let name = self.name_of(id);
             let what = format!("the exports of {name} stay: {}", error.what);
             self.emit(PoolEvent::Note(error.id, what));
@@ -551,48 +529,6 @@ impl Pool {
                 let _ = waiting.try_send(Err(failed));
             }
         }
-    }
-
-    /// Returns a mark that identifies a volume even after its name was reused.
-    fn mark(&self, id: VolumeId) -> Option<String> {
-        let entry = self.engine.volume_table().into_iter().find(|entry| entry.id == id)?;
-        let spec = &self.served(id)?.spec;
-        Some(format!("{:032x} {} {}", u128::from_be_bytes(entry.uuid), spec.name, spec.backing))
-    }
-
-    /// Makes an export; returns its address for clients, or `None` if that comes later.
-    fn export(&mut self, id: VolumeId, uri: &ExportUri) -> Result<Option<String>, NotExported> {
-        match uri {
-            ExportUri::Nbd { endpoint, permissions, .. } => {
-                match self.server.must_listen(endpoint, permissions) {
-                    Some(wanted) => self.begin_listen(id, uri, wanted).map(|()| None),
-                    None => Ok(Some(self.offer(id, uri, &mut None)?)),
-                }
-            }
-            ExportUri::Fuse { path } => self.begin_mount(id, path).map(|()| None),
-            ExportUri::Ublk { .. } => self.begin_ublk(id, uri),
-            ExportUri::VhostUser { .. } => self.begin_guest(id, uri).map(|()| None),
-        }
-    }
-
-    /// Offers a volume to NBD clients, at an endpoint that the server listens on already, or on a
-    /// socket made for it, which it takes.
-    pub(super) fn offer(
-        &mut self,
-        id: VolumeId,
-        uri: &ExportUri,
-        socket: &mut Option<Socket>,
-    ) -> Result<String, String> {
-        let ExportUri::Nbd { endpoint, name, guards, permissions } = uri else {
-            return Err("it is not an NBD export".into());
-        };
-        let info = ExportInfo::new(name, self.engine.volume_size_bytes(id).unwrap_or(0));
-        let tls = guards.tls.as_deref().map(|name| self.guards.tls(name)).transpose()?;
-        let access = guards.access.as_deref().map(|name| self.guards.access(name)).transpose()?;
-        let connections_max = self.served(id).map_or(u32::MAX, |served| served.spec.connections_max);
-        let mark = self.mark(id).ok_or("the volume is gone")?;
-        let offer = Offer { endpoint, permissions, volume: id, info, mark, connections_max, tls, access };
-        self.server.export(&mut self.reactor, offer, socket)
     }
 
     /// Returns why the daemon cannot rule out a change of the backing store of a volume being
@@ -620,7 +556,7 @@ impl Pool {
     /// Takes a volume out of the table and closes its backing store.
     fn forget(&mut self, id: VolumeId) -> Option<Served> {
         let mut served = self.volumes.get_mut(usize::from(id.0))?.take()?;
-        crate::time_limit::let_go(std::mem::take(&mut served.returns));
+        crate::time_limit::drop_in_background(std::mem::take(&mut served.returns));
         self.io.set_backing(id, None);
         self.recorder.volume_gone(id);
         self.forget_device(served.device);
@@ -630,7 +566,7 @@ impl Pool {
             _ => {} // kept for the next attach
         }
         match self.reactor.remove_device(served.device) {
-            Some(device) => crate::time_limit::let_go(device), // closing it may block
+            Some(device) => crate::time_limit::drop_in_background(device), // closing it may block
             None => {
                 self.emit(PoolEvent::Note(
                     MessageId::BackingNotAnswering,
@@ -682,7 +618,7 @@ impl Pool {
         name: &str,
         how: DetachHow,
         force: bool,
-        claims: Claims,
+        claims: ExclusiveOpens,
     ) -> Promise<Result<(), AdminError>> {
         let (done, promise) = Promise::pair();
         let detachable = self.detachable(name, force).and_then(|id| match how {
@@ -690,9 +626,9 @@ impl Pool {
             DetachHow::Drained | DetachHow::Keep => self.check_store_has_name(name, "detach").map(|()| id),
         });
         let begun = match detachable {
-            Ok(id) => self.begin_detach(id, how, Some(done.clone()), Fate::Remove(claims)),
+            Ok(id) => self.begin_detach(id, how, Some(done.clone()), DeviceDisposition::Remove(claims)),
             Err(error) => {
-                crate::time_limit::let_go(claims);
+                crate::time_limit::drop_in_background(claims);
                 Err(error)
             }
         };
@@ -719,21 +655,15 @@ impl Pool {
         id: VolumeId,
         how: DetachHow,
         done: Option<Done>,
-        devices: Fate,
+        devices: DeviceDisposition,
     ) -> Result<(), AdminError> {
         let name = self.served(id).map(|served| served.spec.name.clone()).unwrap_or_default();
         let now = self.io.now();
         if let Err(error) = self.engine.detach_volume(now, id, how) {
-            if let Fate::Remove(claims) = devices {
-                crate::time_limit::let_go(claims);
-            }
+            devices.release();
             return Err(refused("detach", &name, &error));
         }
-        self.unmount(Some(id));
-        self.end_ublks(Some(id), devices);
-        self.close_guests(Some(id));
-        self.server.withdraw(&mut self.reactor, id);
-        self.clear_sockets();
+        self.with_frontends(|frontends, cx| frontends.close(cx, Some(id), devices));
         if let Some(served) = self.served_mut(id) {
             served.state = VolumeState::Detaching;
             served.waiting = done;
@@ -755,7 +685,8 @@ impl Pool {
         if let Some(mut served) = self.forget(id) {
             self.emit(PoolEvent::Detached { volume: served.spec.name.clone() });
             if let Some(waiting) = served.waiting.take() {
-                self.answer_after_chores(waiting, served.attach_error.take().map_or(Ok(()), Err));
+                let answer = served.attach_error.take().map_or(Ok(()), Err);
+                self.background.when_done(move || drop(waiting.try_send(answer)));
             }
         }
         self.stop_if_it_waits();
@@ -776,7 +707,7 @@ impl Pool {
         if self.stopping {
             exports.clear(); // a stopping pool makes no exports
         }
-        self.server.add_volume(id, rules);
+        self.frontends.nbd.add_volume(id, rules);
         self.export_all(id, &exports, Then::Back(*error));
         self.stop_if_it_waits();
     }
@@ -795,7 +726,7 @@ impl Pool {
         let (done, promise) = Promise::pair();
         let begun = self.at_rest(name).and_then(|id| {
             self.check_backing_size(id, size_bytes, there_bytes)?;
-            if let Some(device) = self.fixed_ublk(id) {
+            if let Some(device) = self.frontends.fixed_device(id) {
                 return Err(cannot_resize(name, device));
             }
             let users = self.users_of(id);
@@ -880,10 +811,7 @@ impl Pool {
             let device = served.device;
             self.reactor.set_device_end(device, size_bytes);
             self.io.note_resized(id);
-            self.server.resize(id, size_bytes);
-            self.resize_mounts(id, size_bytes);
-            self.resize_ublks(id, size_bytes);
-            self.resize_guests(id, size_bytes);
+            self.with_frontends(|frontends, cx| frontends.resize(cx, id, size_bytes));
             self.emit(PoolEvent::Resized { volume: name.clone(), size_bytes });
         }
         if let Some(waiting) = waiting {

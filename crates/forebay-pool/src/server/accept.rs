@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 impl Server {
     /// A listening socket has accepted a client, or failed.
-    pub fn accepted(
+    pub(super) fn accepted(
         &mut self,
         reactor: &mut Reactor,
         index: u32,
@@ -115,12 +115,12 @@ impl Server {
     /// its sending side counts as disconnected while it waits for memory: a close looks the same.
     pub(super) fn notice_gone(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         let quiescing = self.quiescing;
-        let is_deaf = |connection: &Connection| {
+        let is_not_received_from = |connection: &Connection| {
             !(connection.receiving || connection.closing || quiescing && connection.may_quiesce())
         };
-        self.tally();
+        self.counters();
         let of = |index: &u32| self.connections[*index as usize].as_ref();
-        if !self.tally.waiting().iter().filter_map(of).any(is_deaf) {
+        if !self.counters.waiting().iter().filter_map(of).any(is_not_received_from) {
             self.gone_at = None;
             return None;
         }
@@ -131,12 +131,13 @@ impl Server {
         }
         self.gone_at = Some(now + STALLED_EVERY);
         for index in 0..self.connections.len() {
-            let Some(connection) = self.connections[index].as_mut().filter(|one| is_deaf(one)) else {
+            let Some(connection) = self.connections[index].as_mut().filter(|one| is_not_received_from(one))
+            else {
                 continue;
             };
             let half = connection.wants_memory && connection.peer.uid.is_none();
             if reactor.has_hung_up(connection.socket, half) {
-                (connection.closing, connection.deaf) = (true, true);
+                (connection.closing, connection.ignore_input) = (true, true);
                 self.enqueue(index as u32);
             }
         }
@@ -146,7 +147,7 @@ impl Server {
     /// Ends a connection that holds memory for replies that it does not take, or for a write that
     /// does not arrive, if others have waited long enough for memory.
     pub(super) fn end_stalled(&mut self, reactor: &mut Reactor) -> Option<Duration> {
-        if self.tally().wanting().is_empty() {
+        if self.counters().wanting().is_empty() {
             if self.wants_memory_since.take().is_some() {
                 self.connections.iter_mut().flatten().for_each(|connection| connection.seen_left = None);
             }

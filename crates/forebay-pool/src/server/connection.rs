@@ -3,10 +3,10 @@
 use super::encrypted::{Handshaken, OwnBuffer};
 use super::tls::{LEFTOVER_BYTES_MAX, TlsLink};
 use super::{
-    Arriving, FOR_ENGINE, FOR_REQUESTS, RECV_BYTES, RECV_BYTES_SMALL, RECV_BYTES_SMALL_TLS, REPLY_BYTES,
-    REQUESTS_MAX, STALLED_AFTER, STALLED_SEEN, UNSENT_BYTES_MAX,
+    Arriving, RECV_BYTES, RECV_BYTES_SMALL, RECV_BYTES_SMALL_TLS, REPLY_BYTES, REQUESTS_MAX, STALLED_AFTER,
+    STALLED_SEEN, UNSENT_BYTES_MAX,
 };
-use crate::direction::direction;
+use crate::client_request::{FOR_ENGINE, FOR_REQUESTS, treatment};
 use crate::guard::Peer;
 use forebay_config::rules::Client;
 use forebay_core::Treatment;
@@ -77,7 +77,7 @@ pub(super) struct Connection {
     pub(super) reply: Option<(BufId, u32)>,
     pub(super) closing: bool,
     /// The client has ended the connection, or it has failed: sends are useless.
-    pub(super) deaf: bool,
+    pub(super) ignore_input: bool,
     /// Since when it only waits for the end of its operations in flight.
     pub(super) leaving_since: Option<Instant>,
     /// Since when everything is answered, and the server waits until the client has taken it.
@@ -132,7 +132,7 @@ impl Connection {
             headers: Vec::new(),
             reply: None,
             closing: false,
-            deaf: false,
+            ignore_input: false,
             leaving_since: None,
             lingers_since: None,
             lingered_bytes: 0,
@@ -170,8 +170,7 @@ impl Connection {
     /// The treatment that the rules decide for a request.
     pub(super) fn treatment(&mut self, what: &ClientRequest, now: Instant) -> Treatment {
         let Some(client) = &mut self.client else { return Treatment::Cache };
-        let Some(direction) = direction(what.operation) else { return Treatment::Cache };
-        client.decide(direction, what.offset_bytes, what.length_bytes, now).0.into()
+        treatment(what, |direction, offset, len| client.decide(direction, offset, len, now))
     }
 
     /// True if no receive is incomplete: the next bytes are the header of a request.
@@ -191,7 +190,7 @@ impl Connection {
     /// True if remaining input must be received first: closing a TCP socket with unread data sends
     /// an RST, which discards the last replies.
     pub(super) fn must_linger(&self) -> bool {
-        !self.deaf && self.peer.uid.is_none()
+        !self.ignore_input && self.peer.uid.is_none()
     }
 
     /// Frees all memory; the kernel no longer uses any of it.

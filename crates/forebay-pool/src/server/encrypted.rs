@@ -14,7 +14,8 @@
 //! all other memory.
 
 use super::tls::{RECORD_BYTES, RECORD_OVERHEAD_BYTES, TlsFailure, TlsLink};
-use super::{BLOCK, FOR_REPLIES, Server, ServerToken};
+use super::{BLOCK, Server, ServerToken};
+use crate::client_request::FOR_REPLIES;
 use forebay_io::{BufId, BufPool, Op, Reactor, Span};
 use std::collections::VecDeque;
 use std::sync::mpsc;
@@ -109,7 +110,7 @@ impl Server {
         (connection.used, connection.filled) = (0, 0);
         let (give, take) = mpsc::sync_channel(1);
         connection.handshake = Some(take);
-        reactor.run((self.tokens)(ServerToken::Handshake(index)), move || {
+        reactor.run(ServerToken::Handshake(index).encode(), move || {
             let mut plain = Vec::new();
             let result = link.received(&mut work, &mut |piece| plain.extend_from_slice(piece));
             let _ = give.send(Handshaken { link, plain, result }); // it has room
@@ -117,7 +118,7 @@ impl Server {
     }
 
     /// A thread has continued the handshake of a connection as far as its input went.
-    pub fn handshaken(&mut self, reactor: &mut Reactor, index: u32) {
+    pub(super) fn handshaken(&mut self, reactor: &mut Reactor, index: u32) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         match connection.handshake.take().map(|handshake| handshake.try_recv()) {
             Some(Ok(Handshaken { link, plain, result })) => {
@@ -197,7 +198,7 @@ impl Server {
             connection.unsent_bytes += sending.bytes;
             connection.sends += 1;
             connection.stalled_since.get_or_insert(self.turn_at);
-            let token = (self.tokens)(ServerToken::Send(id));
+            let token = ServerToken::Send(id).encode();
             let span = Span { buf: out, offset: 0, len: bytes };
             reactor.submit(token, Op::Send { socket: connection.socket, spans: &[span] });
         }

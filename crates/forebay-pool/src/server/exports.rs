@@ -600,7 +600,7 @@ impl Server {
         }
         if let Some(listener) = self.directory.listener(endpoint) {
             self.directory.set_accepting(endpoint, true);
-            reactor.submit((self.tokens)(ServerToken::Accept(endpoint)), Op::Accept { listener });
+            reactor.submit(ServerToken::Accept(endpoint).encode(), Op::Accept { listener });
         }
     }
 

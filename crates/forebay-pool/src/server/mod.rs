@@ -19,30 +19,32 @@
 //! (`Pace`). So clients can slow others down for some seconds, not forever. Incoming payloads have
 //! a quarter of the memory for each volume, and half of it for all volumes (`ARRIVING_PART`).
 //!
-//! One buffer for a request of maximum length is set aside ([`put_memory_by`]). If the rest is in
-//! use, it goes to the connection that has waited longest among those that hold no memory; those of
-//! volumes without incoming payloads are first. So every request finds memory.
+//! One buffer for a request of maximum length is set aside ([`reserve_request_buffer`]). If the
+//! rest is in use, it goes to the connection that has waited longest among those that hold no
+//! memory; those of volumes without incoming payloads are first. So every request finds memory.
 //!
 //! With TLS (`encrypted`, `tls`) received bytes are decrypted into the same buffer, and replies are
 //! encrypted when they are sent; the session sees no difference.
 //!
 //! Files: `accept` (new connections), `exports` (endpoints and exports), `connection` (the state of
 //! a connection), `receive`, `requests`, `send` (the path of a request), `quiesce` (quiescing and
-//! handover), `encrypted` and `tls`, `refusals` (reports to the operator), `tally` (sums over all
-//! connections).
+//! handover), `encrypted` and `tls`, `refusals` (reports to the operator), `connection_counters`
+//! (sums over all connections).
 
+use crate::client_request::FOR_REQUESTS;
 use crate::handover::ListenerStore;
+use crate::token::{FrontendOp, Protocol};
 use forebay_config::rules::RuleSet;
-use forebay_core::{Engine, Request};
 use forebay_export::nbd::reply::Replier;
 use forebay_export::nbd::session::NbdRequest;
-use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::{BufId, BufPool, Reactor, Span};
+use forebay_format::BLOCK_BYTES;
+use forebay_io::{BufId, BufPool, IoFailure, Reactor, Span};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod accept;
 mod connection;
+mod connection_counters;
 mod encrypted;
 mod exports;
 mod quiesce;
@@ -51,16 +53,15 @@ mod refusals;
 mod requests;
 mod send;
 mod status;
-mod tally;
 mod tls;
 
 use connection::Connection;
+use connection_counters::ConnectionCounters;
 use exports::Directory;
 pub use exports::{Offer, Socket, ToListen};
 use refusals::Refusals;
 pub(crate) use refusals::Refused;
 pub use status::HoleLook;
-use tally::Tally;
 
 /// Bytes received at once when no payload is awaited.
 const RECV_BYTES: usize = 128 << 10;
@@ -74,13 +75,6 @@ const UNSENT_BYTES_MAX: u64 = 64 << 20;
 /// from. With TLS, a record and the rest of another.
 const RECV_BYTES_SMALL: usize = 16 << 10;
 const RECV_BYTES_SMALL_TLS: usize = 64 << 10;
-/// Large receive buffers leave this part of the memory to others: idle clients must not take it
-/// from requests.
-const FOR_REQUESTS: usize = 2;
-/// Requests leave this part of the memory to others.
-const FOR_REPLIES: usize = 8;
-/// Replies leave this part of the memory to the engine.
-const FOR_ENGINE: usize = 16;
 /// Bytes of reply headers collected in one buffer.
 const REPLY_BYTES: usize = 4 << 10;
 /// Incoming payloads of the writes of one volume have at most this part of the memory (and one
@@ -125,9 +119,9 @@ const LONGEST_BYTES: usize = forebay_core::REQUEST_BYTES_MAX as usize + BLOCK_BY
 /// Pause of a listener after accepting failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Meaning of a token of the server.
+/// An operation of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ServerToken {
+enum ServerToken {
     /// A listening socket accepts.
     Accept(u32),
     /// A connection receives.
@@ -136,6 +130,28 @@ pub enum ServerToken {
     Send(u32),
     /// A thread continues the TLS handshake of a connection.
     Handshake(u32),
+}
+
+impl ServerToken {
+    fn encode(self) -> u64 {
+        let (slot, number) = match self {
+            Self::Accept(number) => (0, number),
+            Self::Receive(number) => (1, number),
+            Self::Send(number) => (2, number),
+            Self::Handshake(number) => (3, number),
+        };
+        FrontendOp::new(Protocol::Nbd, slot, number).token()
+    }
+
+    fn decode(FrontendOp { slot, number, .. }: FrontendOp) -> Self {
+        match slot {
+            0 => Self::Accept(number),
+            1 => Self::Receive(number),
+            2 => Self::Send(number),
+            3 => Self::Handshake(number),
+            other => unreachable!("the server has no operation {other}"),
+        }
+    }
 }
 
 /// A client's request that the engine works on.
@@ -159,7 +175,7 @@ struct Sending {
 
 /// Sets memory aside for one request of maximum length, for the connection that has waited longest,
 /// so that no wait lasts forever. False if there is none.
-pub fn put_memory_by(pool: &mut BufPool) -> bool {
+pub fn reserve_request_buffer(pool: &mut BufPool) -> bool {
     pool.put_by(LONGEST_BYTES)
 }
 
@@ -201,38 +217,6 @@ impl Pace {
     }
 }
 
-/// Answers the requests of clients: the engine of a pool, or a substitute for it.
-pub trait Volumes {
-    /// Takes a request; the owner of both hands the reply to [`Server::replied`].
-    fn submit(&mut self, now: u64, request: Request<'_>);
-
-    /// Calls `f(blocks, cached, dirty)` for runs of equal blocks of a range, until it returns
-    /// false.
-    fn block_status(
-        &self,
-        volume: VolumeId,
-        first_block: u64,
-        blocks: u64,
-        f: &mut dyn FnMut(u64, bool, bool) -> bool,
-    );
-}
-
-impl Volumes for Engine {
-    fn submit(&mut self, now: u64, request: Request<'_>) {
-        Engine::submit(self, now, request);
-    }
-
-    fn block_status(
-        &self,
-        volume: VolumeId,
-        first_block: u64,
-        blocks: u64,
-        f: &mut dyn FnMut(u64, bool, bool) -> bool,
-    ) {
-        Engine::block_status(self, volume, first_block, blocks, f);
-    }
-}
-
 /// All NBD connections of a pool.
 #[derive(Debug)]
 pub struct Server {
@@ -240,7 +224,7 @@ pub struct Server {
     /// By volume number.
     rules: Vec<Option<Arc<RuleSet>>>,
     connections: Vec<Option<Connection>>,
-    tally: Tally,
+    counters: ConnectionCounters,
     pending: Vec<Option<Pending>>,
     free_pending: Vec<u32>,
     sendings: Vec<Sending>,
@@ -261,7 +245,6 @@ pub struct Server {
     looks_for_holes: bool,
     hole_looks: Vec<status::HoleLook>,
     waiting_for_holes: Vec<status::StatusWaiting>,
-    tokens: fn(ServerToken) -> u64,
     closing: bool,
     /// Connections quiesce between two requests, or are quiesced; nothing is accepted.
     quiescing: bool,
@@ -281,7 +264,7 @@ pub struct Server {
     share_bytes: u64,
     /// The connection that gets the memory set aside: the one that has waited longest among those
     /// that wait for memory and hold none.
-    favoured: Option<u32>,
+    reserve_owner: Option<u32>,
     /// Memory of incoming payloads, by volume number, and the limit for one volume.
     arriving_bytes: Vec<u64>,
     arriving_bytes_max: u64,
@@ -300,18 +283,13 @@ pub struct Server {
 impl Server {
     /// Creates a server without clients. If the listener store is parked, nothing is read or
     /// accepted before `Server::go_on`.
-    pub fn new(
-        tokens: fn(ServerToken) -> u64,
-        listener_store: Arc<ListenerStore>,
-        connections_max: u32,
-        buffer_bytes: usize,
-    ) -> Self {
+    pub fn new(listener_store: Arc<ListenerStore>, connections_max: u32, buffer_bytes: usize) -> Self {
         Self {
             // Each has at least a small receive buffer, and half of the memory is not for those.
             connections_max: connections_max.min((buffer_bytes / FOR_REQUESTS / RECV_BYTES_SMALL) as u32),
             held_bytes_max: buffer_bytes as u64 / CONNECTION_PART,
             share_bytes: u64::MAX,
-            favoured: None,
+            reserve_owner: None,
             arriving_bytes: Vec::new(),
             arriving_bytes_max: buffer_bytes as u64 / ARRIVING_PART,
             gone_at: None,
@@ -323,7 +301,7 @@ impl Server {
             directory: Directory::new(listener_store),
             rules: Vec::new(),
             connections: Vec::new(),
-            tally: Tally::default(),
+            counters: ConnectionCounters::default(),
             pending: Vec::new(),
             free_pending: Vec::new(),
             sendings: Vec::new(),
@@ -338,7 +316,6 @@ impl Server {
             cipher: Vec::new(),
             plain: Vec::new(),
             crcs: Vec::new(),
-            tokens,
             closing: false,
             turn_at: Instant::now(),
             paused: Vec::new(),
@@ -352,12 +329,12 @@ impl Server {
 
     /// Open connections.
     pub(crate) fn connections(&self) -> u32 {
-        self.tally.connections()
+        self.counters.connections()
     }
 
     /// Connections with requests in flight.
     pub(crate) fn busy_connections(&mut self) -> u32 {
-        self.tally().busy()
+        self.counters().busy()
     }
 
     /// Stops accepting connections and taking requests. Connections end once their requests are
@@ -378,6 +355,16 @@ impl Server {
         self.connections.iter().flatten().all(|connection| {
             connection.sends == 0 && connection.requests == 0 && connection.lingers_since.is_none()
         })
+    }
+
+    /// An operation has completed.
+    pub fn completed(&mut self, reactor: &mut Reactor, op: FrontendOp, result: Result<u32, IoFailure>) {
+        match ServerToken::decode(op) {
+            ServerToken::Accept(endpoint) => self.accepted(reactor, endpoint, result),
+            ServerToken::Receive(connection) => self.received(reactor, connection, result),
+            ServerToken::Send(send) => self.sent(reactor, send, result.is_ok()),
+            ServerToken::Handshake(connection) => self.handshaken(reactor, connection),
+        }
     }
 
     /// Performs due timers; returns how long the loop may sleep because of them.

@@ -8,6 +8,7 @@
 
 use super::Server;
 use super::connection::Connection;
+use crate::client_request::FOR_ENGINE;
 use crate::handover::{Guest, HandoverSockets};
 use forebay_config::rules::{Client, Identity};
 use forebay_export::nbd::Tls;
@@ -176,7 +177,7 @@ impl Server {
         if unread.is_empty() {
             return true;
         }
-        let Some(buffer) = reactor.pool_mut().alloc_leaving(super::FOR_ENGINE, unread.len()) else {
+        let Some(buffer) = reactor.pool_mut().alloc_leaving(FOR_ENGINE, unread.len()) else {
             return false;
         };
         reactor.pool_mut().copy_in(Span { buf: buffer, offset: 0, len: unread.len() as u32 }, unread);

@@ -3,7 +3,8 @@
 //! All requests of one receive are started together, so that they share a batch of the log. A
 //! request that finds no memory stays in the session, and [`Server::wake_blocked`] tries again.
 
-use super::{ARRIVING_VOLUMES, Arriving, BLOCK, LINGER_BYTES_MAX, Pace, Server, Volumes};
+use super::{ARRIVING_VOLUMES, Arriving, BLOCK, LINGER_BYTES_MAX, Pace, Server};
+use crate::client_request::ClientEngine;
 use forebay_export::nbd::CloseReason;
 use forebay_export::nbd::session::{Input, NbdRequest, NbdStep};
 use forebay_format::{BLOCK_BYTES, VolumeId};
@@ -12,7 +13,7 @@ use std::time::Instant;
 
 impl Server {
     /// A connection has received bytes, or failed.
-    pub fn received(
+    pub(super) fn received(
         &mut self,
         reactor: &mut Reactor,
         index: u32,
@@ -24,11 +25,11 @@ impl Server {
         match result {
             // Cancelled for quiescing: no data was lost.
             Err(failure) if cancelled && failure.kind == IoFailureKind::Cancelled => {}
-            Ok(0) | Err(_) => (connection.closing, connection.deaf) = (true, true),
+            Ok(0) | Err(_) => (connection.closing, connection.ignore_input) = (true, true),
             Ok(bytes) if connection.lingers_since.is_some() => {
                 // A client that sends without end is cut off.
                 connection.lingered_bytes += u64::from(bytes);
-                connection.deaf |= connection.lingered_bytes > LINGER_BYTES_MAX;
+                connection.ignore_input |= connection.lingered_bytes > LINGER_BYTES_MAX;
             }
             Ok(bytes) if connection.tls.is_some() => self.decrypt(reactor, index, bytes),
             Ok(bytes) => match &mut connection.arriving {
@@ -47,7 +48,7 @@ impl Server {
 
     /// Parses received bytes and sends replies, for every connection that has either. Returns true
     /// if requests were given to the engine.
-    pub fn turn(&mut self, volumes: &mut impl Volumes, reactor: &mut Reactor, now: u64) -> bool {
+    pub fn turn(&mut self, engine: &mut impl ClientEngine, reactor: &mut Reactor, now: u64) -> bool {
         if self.queue.is_empty() {
             return false;
         }
@@ -58,7 +59,7 @@ impl Server {
             let index = self.taken[at];
             if let Some(Some(connection)) = self.connections.get_mut(index as usize) {
                 connection.queued = false;
-                started |= self.parse(volumes, reactor, index, now);
+                started |= self.parse(engine, reactor, index, now);
             }
             self.settle(reactor, index);
             self.count(index);
@@ -72,9 +73,9 @@ impl Server {
         self.divide_memory();
         // Each time another connection is the first to get the freed memory.
         self.blocked_from += 1;
-        let count = self.tally().waiting().len();
+        let count = self.counters().waiting().len();
         for at in 0..count {
-            self.enqueue(self.tally.waiting()[(self.blocked_from + at) % count]);
+            self.enqueue(self.counters.waiting()[(self.blocked_from + at) % count]);
         }
     }
 
@@ -83,9 +84,9 @@ impl Server {
     /// Connections without memory go first; then those with less than most. Each connection without
     /// memory gets enough for one request, so all of them progress.
     fn divide_memory(&mut self) {
-        let (held_bytes, mut users) = self.tally().held();
+        let (held_bytes, mut users) = self.counters().held();
         let (mut waits, mut waits_with_nothing, mut first) = (false, false, None);
-        for &index in self.tally.wanting() {
+        for &index in self.counters.wanting() {
             let Some(Some(connection)) = self.connections.get(index as usize) else { continue };
             let has_nothing = connection.held_bytes == 0;
             if has_nothing {
@@ -99,7 +100,7 @@ impl Server {
             waits_with_nothing |= !connection.crowded && has_nothing;
             users += u64::from(!connection.crowded && has_nothing);
         }
-        self.favoured = first.map(|(_, _, _, index)| index);
+        self.reserve_owner = first.map(|(_, _, _, index)| index);
         self.share_bytes = match (waits, waits_with_nothing) {
             (false, _) => u64::MAX,
             (true, true) => 0,
@@ -110,7 +111,7 @@ impl Server {
     /// Steps the session over the content of the receive buffer.
     pub(super) fn parse(
         &mut self,
-        volumes: &mut impl Volumes,
+        engine: &mut impl ClientEngine,
         reactor: &mut Reactor,
         index: u32,
         now: u64,
@@ -131,12 +132,12 @@ impl Server {
                 let bytes = reactor.pool().capacity(arriving.buffer) as u64;
                 let volume = connection.volume.expect("requests follow the handshake");
                 self.arriving_bytes[usize::from(volume.0)] -= bytes;
-                self.submit(volumes, reactor, index, arriving.request, Some(arriving.buffer), now);
+                self.submit(engine, reactor, index, arriving.request, Some(arriving.buffer), now);
                 started = true;
                 continue;
             }
             if let Some(request) = connection.blocked.take() {
-                if !self.start(volumes, reactor, index, request, now) {
+                if !self.start(engine, reactor, index, request, now) {
                     return started;
                 }
                 started = true;
@@ -161,7 +162,7 @@ impl Server {
                 }
                 NbdStep::Established => self.established(reactor, index),
                 NbdStep::Request(request) => {
-                    if !self.start(volumes, reactor, index, request, now) {
+                    if !self.start(engine, reactor, index, request, now) {
                         return started;
                     }
                     started = true;
@@ -248,7 +249,7 @@ impl Server {
     /// also beyond the limit of all volumes.
     fn may_arrive(&self, index: u32, volume: VolumeId, bytes: u64) -> bool {
         let coming = self.arriving_bytes_of(Some(volume));
-        let first = self.favoured == Some(index);
+        let first = self.reserve_owner == Some(index);
         let spare = if first { bytes } else { 0 };
         let all = self.arriving_bytes.iter().sum::<u64>() + bytes;
         coming + bytes <= self.arriving_bytes_max + spare

@@ -1,17 +1,20 @@
 //! Requests of clients: submitting them to the engine, and handling its replies.
 
-use super::{BLOCK, FOR_REPLIES, Pending, Server, Volumes};
-use forebay_core::{Request, RequestError, RequestId, RequestKind};
+use super::{Pending, Server};
+use crate::client_request::{ClientEngine, FOR_REPLIES, Submission, covered_bytes, payload};
+use crate::token::{FrontendOp, Protocol};
+use forebay_core::{RequestError, RequestId};
 use forebay_export::nbd::Errno;
 use forebay_export::nbd::session::NbdRequest;
 use forebay_export::request::Operation;
-use forebay_io::{BufId, Reactor, Span};
+use forebay_io::{BufId, Reactor};
 
 impl Server {
     /// The engine has answered a request.
     pub fn replied(&mut self, reactor: &mut Reactor, id: RequestId, result: Result<(), RequestError>) {
-        let pending = self.pending[id.0 as usize].take().expect("the engine answers each request once");
-        self.free_pending.push(id.0 as u32);
+        let number = FrontendOp::of_request(id).number;
+        let pending = self.pending[number as usize].take().expect("the engine answers each request once");
+        self.free_pending.push(number);
         let Pending { connection: index, request: NbdRequest { cookie, request }, buffer, replier } = pending;
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         connection.requests -= 1;
@@ -21,8 +24,7 @@ impl Server {
             Ok(()) if request.operation == Operation::Read => {
                 let header = replier.read_header(cookie, request.offset_bytes, request.length_bytes as u32);
                 self.scratch.extend_from_slice(header.as_bytes());
-                let lead = (request.offset_bytes % BLOCK) as u32;
-                data = buffer.map(|buf| Span { buf, offset: lead, len: request.length_bytes as u32 });
+                data = buffer.map(|buffer| payload(buffer, &request));
             }
             Ok(()) => replier.ok(&mut self.scratch, cookie),
             Err(error) => replier.error(&mut self.scratch, cookie, errno(error), &error.to_string()),
@@ -39,7 +41,7 @@ impl Server {
     /// Starts a request without payload; false if it has to wait for memory.
     pub(super) fn start(
         &mut self,
-        volumes: &mut impl Volumes,
+        engine: &mut impl ClientEngine,
         reactor: &mut Reactor,
         index: u32,
         request: NbdRequest,
@@ -47,27 +49,25 @@ impl Server {
     ) -> bool {
         let NbdRequest { cookie, request: what } = request;
         if let Operation::BlockStatus { .. } = what.operation {
-            self.block_status(volumes, reactor, index, request);
+            self.block_status(engine, reactor, index, request);
             return true;
         }
         if !matches!(what.operation, Operation::Read | Operation::Cache) {
-            self.submit(volumes, reactor, index, request, None, now);
+            self.submit(engine, reactor, index, request, None, now);
             return true;
         }
-        let lead = what.offset_bytes % BLOCK;
         let len = what.length_bytes.min(forebay_core::REQUEST_BYTES_MAX);
         let request = NbdRequest {
             cookie,
             request: forebay_export::request::ClientRequest { length_bytes: len, ..what },
         };
-        let bytes = (lead + len).next_multiple_of(BLOCK) as usize;
-        let buffer = self.memory_for(reactor, index, bytes);
+        let buffer = self.memory_for(reactor, index, covered_bytes(&request.request));
         let connection = self.connections[index as usize].as_mut().expect("it is stepped");
         let Some(buffer) = buffer else {
             connection.blocked = Some(request);
             return false;
         };
-        self.submit(volumes, reactor, index, request, Some(buffer), now);
+        self.submit(engine, reactor, index, request, Some(buffer), now);
         true
     }
 
@@ -78,7 +78,9 @@ impl Server {
         let pool = reactor.pool_mut();
         let gets = connection.held_bytes <= self.share_bytes;
         let mut buffer = gets.then(|| pool.alloc_leaving(FOR_REPLIES, bytes)).flatten();
-        if buffer.is_none() && connection.held_bytes == 0 && self.favoured.is_none_or(|first| first == index)
+        if buffer.is_none()
+            && connection.held_bytes == 0
+            && self.reserve_owner.is_none_or(|first| first == index)
         {
             buffer = pool.borrow();
         }
@@ -86,7 +88,7 @@ impl Server {
             Some(buffer) => {
                 connection.held_bytes += pool.capacity(buffer) as u64;
                 connection.wants_memory_since = None;
-                self.favoured.take_if(|first| *first == index);
+                self.reserve_owner.take_if(|first| *first == index);
             }
             None => connection.waits_for_memory(self.turn_at, false),
         }
@@ -106,7 +108,7 @@ impl Server {
     /// Hands a request to the engine.
     pub(super) fn submit(
         &mut self,
-        volumes: &mut impl Volumes,
+        engine: &mut impl ClientEngine,
         reactor: &mut Reactor,
         index: u32,
         request: NbdRequest,
@@ -119,35 +121,9 @@ impl Server {
         let what = request.request;
         let treatment = connection.treatment(&what, self.turn_at);
         let pending = Pending { connection: index, request, buffer, replier: connection.session.replier() };
-        let id = self.pend(pending);
-        self.crcs.clear();
-        if let (Operation::Write { .. }, Some(buf)) = (what.operation, buffer) {
-            let len = (what.offset_bytes % BLOCK + what.length_bytes).next_multiple_of(BLOCK) as u32;
-            reactor.pool().crc32c_blocks(Span { buf, offset: 0, len }, &mut self.crcs);
-        }
-        let kind = match what.operation {
-            Operation::Read => RequestKind::Read,
-            Operation::Write { fua } => RequestKind::Write { fua },
-            Operation::Flush => RequestKind::Flush,
-            Operation::Trim { fua } => RequestKind::Discard { fua },
-            Operation::WriteZeroes { fua, no_hole, .. } => {
-                RequestKind::WriteZeroes { fua, may_unmap: !no_hole }
-            }
-            Operation::Cache | Operation::BlockStatus { .. } => RequestKind::Prefetch,
-        };
-        volumes.submit(
-            now,
-            Request {
-                id: RequestId(u64::from(id)),
-                volume,
-                kind,
-                offset: what.offset_bytes,
-                len: what.length_bytes,
-                buf: buffer.map(|buf| forebay_core::BufId(buf.0)),
-                treatment,
-                block_crcs: &self.crcs,
-            },
-        );
+        let op = FrontendOp::new(Protocol::Nbd, 0, self.pend(pending));
+        let submission = Submission { op, volume, request: &what, buffer, treatment };
+        submission.submit(engine, now, reactor.pool(), &mut self.crcs);
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 impl Server {
     /// A connection has sent bytes, or failed.
-    pub fn sent(&mut self, reactor: &mut Reactor, send: u32, ok: bool) {
+    pub(super) fn sent(&mut self, reactor: &mut Reactor, send: u32, ok: bool) {
         let sending = &mut self.sendings[send as usize];
         let index = sending.connection;
         let mut connection = self.connections.get_mut(index as usize).and_then(Option::as_mut);
@@ -83,7 +83,7 @@ impl Server {
             connection.unsent_bytes += sending.bytes;
             connection.sends += 1;
             connection.stalled_since.get_or_insert(self.turn_at);
-            let token = (self.tokens)(ServerToken::Send(id));
+            let token = ServerToken::Send(id).encode();
             reactor.submit(token, Op::Send { socket: connection.socket, spans: &self.piece });
         }
         if let Some(connection) = &mut self.connections[index as usize] {
@@ -113,7 +113,7 @@ impl Server {
             }
             let unheard = connection.requests == 0 && connection.has_stalled(now);
             if connection.leaving_since.is_some() && (lingers || unheard) {
-                connection.deaf = true;
+                connection.ignore_input = true;
                 reactor.abort_socket(connection.socket);
                 self.enqueue(index);
             }
@@ -160,7 +160,7 @@ impl Server {
             span
         };
         connection.receiving = true;
-        let token = (self.tokens)(ServerToken::Receive(index));
+        let token = ServerToken::Receive(index).encode();
         reactor.submit(token, Op::Recv { socket: connection.socket, span });
     }
 
@@ -188,12 +188,12 @@ impl Server {
                 reactor.finish_socket(connection.socket);
             }
         }
-        if connection.lingers_since.is_some() && !connection.deaf {
+        if connection.lingers_since.is_some() && !connection.ignore_input {
             let span =
                 if connection.receiving { None } else { connection.receive_buffer(reactor.pool_mut()) };
             if let Some(span) = span {
                 connection.receiving = true;
-                let token = (self.tokens)(ServerToken::Receive(index));
+                let token = ServerToken::Receive(index).encode();
                 reactor.submit(token, Op::Recv { socket: connection.socket, span });
             }
             return;

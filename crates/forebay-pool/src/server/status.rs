@@ -11,7 +11,8 @@
 //!   the owner looks at it.
 //! - A lost block is dirty: it is never reported as a hole.
 
-use super::{BLOCK, Pending, STATUS_BLOCKS_MAX, Server, Volumes};
+use super::{BLOCK, Pending, STATUS_BLOCKS_MAX, Server};
+use crate::client_request::ClientEngine;
 use forebay_core::RequestId;
 use forebay_export::nbd::reply::Extent;
 use forebay_export::nbd::session::NbdRequest;
@@ -40,7 +41,7 @@ pub(super) struct StatusWaiting {
 impl Server {
     pub(super) fn block_status(
         &mut self,
-        volumes: &impl Volumes,
+        engine: &impl ClientEngine,
         reactor: &mut Reactor,
         index: u32,
         request: NbdRequest,
@@ -48,7 +49,7 @@ impl Server {
         let connection = self.connections[index as usize].as_ref().expect("it is stepped");
         let volume = connection.volume.expect("requests follow the handshake");
         let replier = connection.session.replier();
-        let extents = what_is_cached(volumes, volume, &request);
+        let extents = what_is_cached(engine, volume, &request);
         let parts = uncached(request.request.offset_bytes, &extents);
         if !self.looks_for_holes || parts.is_empty() || !replier.tells_allocation() {
             self.scratch.clear();
@@ -94,12 +95,12 @@ impl Server {
 }
 
 /// Runs of equal blocks from the beginning of a request on.
-fn what_is_cached(volumes: &impl Volumes, volume: VolumeId, request: &NbdRequest) -> Vec<Extent> {
+fn what_is_cached(engine: &impl ClientEngine, volume: VolumeId, request: &NbdRequest) -> Vec<Extent> {
     let what = request.request;
     let (first, end) = (what.offset_bytes / BLOCK, what.end_bytes().div_ceil(BLOCK));
     let (mut at, mut block, mut extents) = (what.offset_bytes, first, Vec::new());
     let blocks = (end - first).min(STATUS_BLOCKS_MAX);
-    volumes.block_status(volume, first, blocks, &mut |blocks, cached, dirty| {
+    engine.block_status(volume, first, blocks, &mut |blocks, cached, dirty| {
         block += blocks;
         let next = (block * BLOCK).min(what.end_bytes());
         extents.push(Extent { length_bytes: next - at, cached, dirty, ..Extent::default() });

@@ -15,18 +15,20 @@
 //! ([`UblkServer::leave`]): the kernel gives unanswered requests to that one again, so requests
 //! that the engine refuses because it is being closed are not answered at all.
 
-use forebay_core::{Request, RequestError, RequestId, Treatment};
+use crate::client_request::{
+    ClientEngine, FOR_ENGINE, FOR_REPLIES, Submission, covered_bytes, payload, treatment,
+};
+use crate::token::{FrontendOp, Protocol};
+use forebay_config::rules::Client;
+use forebay_core::{Nanos, RequestError, RequestId};
 use forebay_export::fuse::Errno;
 use forebay_export::request::{Bounds, ClientRequest, Operation};
 use forebay_export::ublk::{DESCRIPTOR_BYTES, PAYLOAD_BYTES_MAX, Step, done, failed, step};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{BufId, BufPool, IoFailure, Op, Reactor, Span, UblkId};
 
-use crate::fuse_server::kind;
+use std::time::Instant;
 
-/// Requests leave this part of the memory to others; the same as those of NBD and FUSE.
-const FOR_REPLIES: usize = 8;
-const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Room for the longest request, with any offset within its first block.
 const SPARE_BYTES: usize = PAYLOAD_BYTES_MAX as usize + BLOCK_BYTES;
 
@@ -85,24 +87,13 @@ impl Kernel for OnReactor<'_> {
     }
 }
 
-/// Serves the requests.
-pub trait Backend {
-    /// A request for the volume; answer with [`UblkServer::replied`].
-    fn submit(&mut self, request: Request<'_>);
-
-    /// The treatment that the rules decide for a request; called just before it is submitted.
-    fn treatment(&mut self, request: &ClientRequest) -> Treatment;
-}
-
 /// The context of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct UblkOptions {
     /// The volume of its requests.
     pub volume: VolumeId,
-    /// Tokens of its operations are this with the tag in the lower bits, which are zero here.
-    pub token_base: u64,
-    /// Numbers of its requests are this with the tag in the lower bits, which are zero here.
-    pub request_base: u64,
+    /// The slot of its operations and requests; their numbers are the tags.
+    pub slot: u16,
     /// Size of the volume.
     pub size_bytes: u64,
     /// Tags.
@@ -112,7 +103,7 @@ pub struct UblkOptions {
 /// Allocates the memory that a device owns: `None` if there is not enough now, without the engine's
 /// part.
 pub fn reserve(pool: &mut BufPool) -> Option<BufId> {
-    pool.alloc_leaving(2 * FOR_REPLIES, SPARE_BYTES)
+    pool.alloc_leaving(FOR_ENGINE, SPARE_BYTES)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +114,7 @@ enum Tag {
     Waiting,
     /// A request has arrived, and is not begun.
     Arrived,
-    /// The backend works on it.
+    /// The engine works on it.
     Working { request: ClientRequest, buffer: Option<BufId> },
     /// Its request is left to another server.
     Left,
@@ -134,7 +125,7 @@ enum Mode {
     Serving,
     /// Another server continues.
     Left,
-    /// The backend is closed, and the device is being removed.
+    /// The engine is closed, and the device is being removed.
     Refusing,
 }
 
@@ -142,11 +133,13 @@ enum Mode {
 #[derive(Debug)]
 pub struct UblkServer {
     options: UblkOptions,
+    /// Asks the rules.
+    client: Client,
     tags: Vec<Tag>,
     /// Requests that are not begun, in order of arrival.
     arrived: Vec<u16>,
     arrived_before: Vec<u16>,
-    /// Requests that the backend works on.
+    /// Requests that the engine works on.
     working: usize,
     /// Commands in the kernel.
     waiting: usize,
@@ -160,9 +153,10 @@ pub struct UblkServer {
 
 impl UblkServer {
     /// Serves a device with this memory of its own ([`reserve`]).
-    pub fn new(options: UblkOptions, spare: BufId) -> Self {
+    pub fn new(options: UblkOptions, spare: BufId, client: Client) -> Self {
         Self {
             options,
+            client,
             tags: vec![Tag::Off; usize::from(options.depth)],
             arrived: Vec::new(),
             arrived_before: Vec::new(),
@@ -188,7 +182,7 @@ impl UblkServer {
         self.options.size_bytes = size_bytes;
     }
 
-    /// Leaves the device to another server: nothing more is begun. Requests in the backend are
+    /// Leaves the device to another server: nothing more is begun. Requests in the engine are
     /// still answered, unless it is being closed.
     pub fn leave(&mut self) {
         self.mode = Mode::Left;
@@ -198,7 +192,8 @@ impl UblkServer {
     }
 
     /// Continues with this server after all, including the requests left to another one.
-    pub fn resume(&mut self, volume: VolumeId, size_bytes: u64) {
+    pub fn resume(&mut self, volume: VolumeId, size_bytes: u64, client: Client) {
+        self.client = client;
         (self.mode, self.options.volume, self.options.size_bytes) = (Mode::Serving, volume, size_bytes);
         for tag in 0..self.options.depth {
             let state = &mut self.tags[usize::from(tag)];
@@ -219,12 +214,12 @@ impl UblkServer {
         }
     }
 
-    /// True if the backend has no request of it.
+    /// True if the engine has no request of it.
     pub fn is_quiet(&self) -> bool {
         self.working == 0 && self.arrived.is_empty()
     }
 
-    /// True if the device is gone: nothing of it is in the kernel or in the backend.
+    /// True if the device is gone: nothing of it is in the kernel or in the engine.
     pub fn is_over(&self) -> bool {
         self.working == 0 && self.waiting == 0 && self.arrived.is_empty() && self.mode != Mode::Left
     }
@@ -239,20 +234,23 @@ impl UblkServer {
     /// # Panics
     /// The device is not over.
     pub fn end(self, pool: &mut BufPool) {
-        assert!(self.is_over(), "the backend may still use its memory");
+        assert!(self.is_over(), "the engine may still use its memory");
         self.spare.into_iter().for_each(|spare| pool.free(spare));
     }
 
     fn next(&mut self, kernel: &mut dyn Kernel, tag: u16, answer: Option<i32>) {
         self.tags[usize::from(tag)] = Tag::Waiting;
         self.waiting += 1;
-        kernel.next(self.options.token_base | u64::from(tag), tag, answer);
+        kernel.next(self.op(tag).token(), tag, answer);
     }
 
-    /// A command has returned, with a request or because the device is gone; `token` is the lower
-    /// half of its token.
-    pub fn completed(&mut self, token: u32, result: Result<u32, IoFailure>) {
-        let tag = token as u16;
+    fn op(&self, tag: u16) -> FrontendOp {
+        FrontendOp::new(Protocol::Ublk, self.options.slot, tag.into())
+    }
+
+    /// A command has returned, with a request or because the device is gone.
+    pub fn completed(&mut self, op: FrontendOp, result: Result<u32, IoFailure>) {
+        let tag = op.number as u16;
         let Some(state) = self.tags.get_mut(usize::from(tag)).filter(|state| **state == Tag::Waiting) else {
             return;
         };
@@ -270,22 +268,35 @@ impl UblkServer {
         };
     }
 
-    /// Begins requests that have arrived. True if the backend was given something.
-    pub fn turn(&mut self, backend: &mut dyn Backend, kernel: &mut dyn Kernel) -> bool {
+    /// Begins requests that have arrived. True if the engine was given something.
+    pub fn turn(
+        &mut self,
+        engine: &mut impl ClientEngine,
+        kernel: &mut dyn Kernel,
+        now: Nanos,
+        at: Instant,
+    ) -> bool {
         if self.arrived.is_empty() {
             return false;
         }
         let mut started = false;
         let mut arrived = std::mem::replace(&mut self.arrived, std::mem::take(&mut self.arrived_before));
         for tag in arrived.drain(..) {
-            started |= self.begin_request(backend, kernel, tag);
+            started |= self.begin_request(engine, kernel, tag, now, at);
         }
         self.arrived_before = arrived;
         started
     }
 
-    /// True if the backend was given the request. One without memory waits.
-    fn begin_request(&mut self, backend: &mut dyn Backend, kernel: &mut dyn Kernel, tag: u16) -> bool {
+    /// True if the engine was given the request. One without memory waits.
+    fn begin_request(
+        &mut self,
+        engine: &mut impl ClientEngine,
+        kernel: &mut dyn Kernel,
+        tag: u16,
+        now: Nanos,
+        at: Instant,
+    ) -> bool {
         if self.mode == Mode::Refusing {
             self.next(kernel, tag, Some(failed(Errno::Io)));
             return false;
@@ -305,42 +316,33 @@ impl UblkServer {
         };
         let mut buffer = None;
         if request.operation.has_payload() {
-            let bytes = (request.offset_bytes % BLOCK + request.length_bytes).next_multiple_of(BLOCK);
-            buffer = self.take(kernel.pool(), bytes as usize); // at most a block more than the longest payload
+            buffer = self.take(kernel.pool(), covered_bytes(&request)); // at most a block more than the longest payload
             if buffer.is_none() {
                 self.arrived.push(tag);
                 return false;
             }
         }
-        self.crcs.clear();
-        if let (Operation::Write { .. }, Some(buffer)) = (request.operation, buffer) {
-            if kernel.copy_from(tag, payload(buffer, &request)).is_err() {
-                self.let_go(kernel.pool(), Some(buffer));
-                self.next(kernel, tag, Some(failed(Errno::Io)));
-                return false;
-            }
-            let covered = (request.offset_bytes % BLOCK + request.length_bytes).next_multiple_of(BLOCK);
-            kernel.pool().crc32c_blocks(Span::new(buffer, 0, covered as u32), &mut self.crcs);
+        if let (Operation::Write { .. }, Some(buffer)) = (request.operation, buffer)
+            && kernel.copy_from(tag, payload(buffer, &request)).is_err()
+        {
+            self.let_go(kernel.pool(), Some(buffer));
+            self.next(kernel, tag, Some(failed(Errno::Io)));
+            return false;
         }
         self.tags[usize::from(tag)] = Tag::Working { request, buffer };
         self.working += 1;
-        let treatment = backend.treatment(&request);
-        backend.submit(Request {
-            id: RequestId(self.options.request_base | u64::from(tag)),
-            volume: self.options.volume,
-            kind: kind(request.operation),
-            offset: request.offset_bytes,
-            len: request.length_bytes,
-            buf: buffer.map(|buffer| forebay_core::BufId(buffer.0)),
-            treatment,
-            block_crcs: &self.crcs,
-        });
+        let client = &mut self.client;
+        let treatment =
+            treatment(&request, |direction, offset, len| client.decide(direction, offset, len, at));
+        let (op, volume) = (self.op(tag), self.options.volume);
+        let submission = Submission { op, volume, request: &request, buffer, treatment };
+        submission.submit(engine, now, kernel.pool(), &mut self.crcs);
         true
     }
 
-    /// The backend has answered a request.
+    /// The engine has answered a request.
     pub fn replied(&mut self, kernel: &mut dyn Kernel, id: RequestId, result: Result<(), RequestError>) {
-        let tag = id.0 as u16;
+        let tag = FrontendOp::of_request(id).number as u16;
         let Some(&Tag::Working { request, buffer }) = self.tags.get(usize::from(tag)) else { return };
         self.working -= 1;
         let mut answer = match result {
@@ -373,11 +375,6 @@ impl UblkServer {
             None => {}
         }
     }
-}
-
-/// Where the bytes of a request lie in its buffer, which begins at a block boundary of the volume.
-fn payload(buffer: BufId, request: &ClientRequest) -> Span {
-    Span::new(buffer, (request.offset_bytes % BLOCK) as u32, request.length_bytes as u32)
 }
 
 #[cfg(test)]

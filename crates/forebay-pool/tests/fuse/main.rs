@@ -15,7 +15,7 @@ use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -406,37 +406,4 @@ fn thirty_two_slow_reads_run_at_once() {
             assert!(busiest >= 30, "only {busiest} requests were under way at once ({settings:?}, {client})");
         }
     }
-}
-
-#[test]
-fn control_file_writes_can_be_interrupted() {
-    if !fuse_is_there() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let mountpoint = dir.path().join("control");
-    let (mut served, said) = start(&mountpoint, &[(names::DELAY_US, "300000")]);
-    assert_eq!(said, "ready");
-    served.targets = vec![mountpoint.clone()];
-    let db = mountpoint.join("volumes/db");
-    assert_eq!(
-        ok(&format!("cd {}; find . | sort | tr '\\n' ' '", mountpoint.display())).trim(),
-        ". ./volumes ./volumes/db ./volumes/db/flush ./volumes/db/stats"
-    );
-    let stats = std::fs::read_to_string(db.join("stats")).unwrap();
-    assert_eq!(stats.lines().count(), 10_000);
-    assert_eq!(ok(&format!("tail -n 1 {}/stats", db.display())), "line 9999\n");
-    let began = Instant::now();
-    ok(&format!("echo 1 > {}/flush", db.display()));
-    assert!(began.elapsed() >= Duration::from_millis(300), "the writer waits until it is done");
-    let refused = std::fs::write(db.join("flush"), "fail").unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::InvalidInput, "the writer is told why");
-    assert!(!db.join("nothing").exists());
-    let stuck = Command::new("sh").args(["-c", &format!("exec echo wait > {}/flush", db.display())]).spawn();
-    let mut stuck = stuck.unwrap();
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(stuck.try_wait().unwrap().is_none(), "it waits");
-    stuck.kill().unwrap();
-    stuck.wait().unwrap();
-    served.stop();
 }

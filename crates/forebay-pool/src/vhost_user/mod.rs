@@ -6,9 +6,10 @@
 //!
 //! Two threads share the work. One thread for each export ([`control`]) listens, receives the
 //! frontend's messages ([`session`]), maps memory ([`memory`]) and checks descriptors, all of which
-//! can wait. It passes the results to the pool's thread as complete orders ([`Order`]), and waits
-//! until each is executed. The pool's thread ([`server`], [`ring`]) owns rings and requests. It
-//! never waits: it watches event counters with its reactor, and reads and writes mapped memory.
+//! can wait. It passes the results to the pool's thread as complete requests ([`ControlRequest`]),
+//! and waits until each is executed. The pool's thread ([`server`], [`ring`]) owns rings and
+//! requests. It never waits: it watches event counters with its reactor, and reads and writes
+//! mapped memory.
 //!
 //! - A guest's data is copied once: into a buffer before a write, out of one after a read. So the
 //!   data that was checked is the data that is written, even if the guest changes it meanwhile.
@@ -23,7 +24,7 @@ mod server;
 mod session;
 
 use memory::Mapped;
-pub(crate) use server::{GuestOptions, GuestServer};
+pub(crate) use server::{VhostUserOptions, VhostUserServer};
 
 use forebay_export::virtio::block::{Device, ID_BYTES};
 use forebay_export::virtio::inflight::Inflight;
@@ -60,12 +61,12 @@ impl Shared {
     }
 }
 
-/// Answered when an order is executed.
+/// Answered when a control request is executed.
 type Done<T> = SyncSender<T>;
 
-/// Orders of an export's thread to the pool.
+/// RequestSender of an export's thread to the pool.
 #[derive(Debug)]
-pub(crate) enum Order {
+pub(crate) enum ControlRequest {
     /// A frontend has connected.
     Came(Arrival),
     /// Another one was refused, with the reason.

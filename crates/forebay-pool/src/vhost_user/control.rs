@@ -3,8 +3,8 @@
 //! It ends when the pool closes its end of `stop`. A frontend that sends half of a message keeps
 //! this thread for [`MESSAGE_WITHIN`] and is disconnected then; the pool does not notice.
 
-use super::session::{Answer, Orders, Session};
-use super::{Arrival, Order, Shared};
+use super::session::{Answer, RequestSender, Session};
+use super::{Arrival, ControlRequest, Shared};
 use crate::may_wait::MayWait;
 use forebay_export::vhost_user::{BODY_BYTES_MAX, DESCRIPTORS_MAX, HEADER_BYTES, Header, Message};
 use forebay_io::peer_cred;
@@ -35,8 +35,8 @@ pub(crate) struct Control {
     pub(crate) stop: UnixStream,
     /// The device.
     pub(crate) shared: Arc<Shared>,
-    /// Sends orders to the pool.
-    pub(crate) orders: Orders,
+    /// Sends control requests to the pool.
+    pub(crate) send: RequestSender,
 }
 
 /// Sources that are ready.
@@ -86,13 +86,13 @@ impl Control {
     /// Serves a frontend until either side ends the connection; false if the export ends.
     fn serve(&self, may_wait: &MayWait, stream: UnixStream) -> bool {
         let prepared = prepare(&stream);
-        let came = prepared.map(|arrival| (self.orders)(Order::Came(arrival)));
+        let came = prepared.map(|arrival| (self.send)(ControlRequest::Came(arrival)));
         match came {
             Ok(true) => {}
             Ok(false) => return false,
-            Err(error) => return (self.orders)(Order::TurnedAway(format!("a frontend: {error}"))),
+            Err(error) => return (self.send)(ControlRequest::TurnedAway(format!("a frontend: {error}"))),
         }
-        let mut session = Session::new(may_wait, Arc::clone(&self.shared), &self.orders);
+        let mut session = Session::new(may_wait, Arc::clone(&self.shared), &self.send);
         let why = loop {
             let Some(ready) = self.ready(Some(&stream)) else { break None };
             if ready.stop {
@@ -110,12 +110,12 @@ impl Control {
             {
                 let who = peer_cred(second.as_fd()).map_or_else(|error| error.to_string(), |cred| who(&cred));
                 let what = format!("{who} is refused: the volume has a vhost-user frontend already");
-                (self.orders)(Order::TurnedAway(what));
+                (self.send)(ControlRequest::TurnedAway(what));
             }
         };
         let (done, all_ended) = sync_channel(1);
         // An error means that the pool has ended.
-        (self.orders)(Order::Went(why, done)) && all_ended.recv().is_ok()
+        (self.send)(ControlRequest::Went(why, done)) && all_ended.recv().is_ok()
     }
 }
 

@@ -5,7 +5,7 @@
 //! has a share in the sums ([`Share`]), and is counted again when that can have changed.
 //!
 //! Invariant: each change of a connection queues it, and each queued one is counted again before
-//! the tally is used ([`Server::tally`]). Builds with debug assertions compare the tally with a
+//! the counters are used ([`Server::counters`]). Builds with debug assertions compare them with a
 //! count of all connections.
 
 use super::Server;
@@ -41,7 +41,7 @@ impl Share {
 
 /// Sums over all connections.
 #[derive(Default, PartialEq, Eq, Debug)]
-pub(super) struct Tally {
+pub(super) struct ConnectionCounters {
     /// The counted share of each connection, by number.
     shares: Vec<Share>,
     connections: u32,
@@ -54,7 +54,7 @@ pub(super) struct Tally {
     waiting: Vec<u32>,
 }
 
-impl Tally {
+impl ConnectionCounters {
     fn count(&mut self, index: u32, share: Share) {
         let place = index as usize;
         if self.shares.len() <= place {
@@ -111,22 +111,22 @@ impl Server {
     /// Counts the current state of a connection, or its absence.
     pub(super) fn count(&mut self, index: u32) {
         let connection = self.connections.get(index as usize).and_then(Option::as_ref);
-        self.tally.count(index, connection.map(Share::of).unwrap_or_default());
+        self.counters.count(index, connection.map(Share::of).unwrap_or_default());
     }
 
     /// The current sums.
-    pub(super) fn tally(&mut self) -> &Tally {
+    pub(super) fn counters(&mut self) -> &ConnectionCounters {
         for at in 0..self.queue.len() {
             self.count(self.queue[at]);
         }
-        debug_assert!(self.tally == self.tally_of_all(), "who changes a connection queues it");
-        &self.tally
+        debug_assert!(self.counters == self.counters_of_all(), "who changes a connection queues it");
+        &self.counters
     }
 
-    /// As [`Server::tally`] should be, by counting all connections.
-    fn tally_of_all(&self) -> Tally {
-        let mut all = Tally::default();
-        all.shares.resize(self.tally.shares.len(), Share::default());
+    /// As [`Server::counters`] should be, by counting all connections.
+    fn counters_of_all(&self) -> ConnectionCounters {
+        let mut all = ConnectionCounters::default();
+        all.shares.resize(self.counters.shares.len(), Share::default());
         let connections = self.connections.iter().enumerate();
         for (index, connection) in connections.filter_map(|(at, one)| Some((at, one.as_ref()?))) {
             all.count(index as u32, Share::of(connection));
@@ -145,18 +145,18 @@ mod tests {
 
     #[test]
     fn sums_follow_each_connection() {
-        let mut tally = Tally::default();
-        tally.count(2, share(10, true));
-        tally.count(0, share(5, true));
-        tally.count(1, share(0, false));
-        assert_eq!((tally.connections(), tally.busy(), tally.held()), (3, 2, (15, 2)));
-        assert_eq!((tally.wanting(), tally.waiting()), (&[0, 2][..], &[0, 2][..]));
-        tally.count(2, share(0, true));
-        tally.count(0, Share::default());
-        assert_eq!((tally.connections(), tally.busy(), tally.held()), (2, 0, (0, 0)));
-        assert_eq!(tally.wanting(), [2]);
-        tally.count(2, Share::default());
-        tally.count(2, Share::default());
-        assert_eq!((tally.connections(), tally.wanting(), tally.waiting()), (1, &[][..], &[][..]));
+        let mut counters = ConnectionCounters::default();
+        counters.count(2, share(10, true));
+        counters.count(0, share(5, true));
+        counters.count(1, share(0, false));
+        assert_eq!((counters.connections(), counters.busy(), counters.held()), (3, 2, (15, 2)));
+        assert_eq!((counters.wanting(), counters.waiting()), (&[0, 2][..], &[0, 2][..]));
+        counters.count(2, share(0, true));
+        counters.count(0, Share::default());
+        assert_eq!((counters.connections(), counters.busy(), counters.held()), (2, 0, (0, 0)));
+        assert_eq!(counters.wanting(), [2]);
+        counters.count(2, Share::default());
+        counters.count(2, Share::default());
+        assert_eq!((counters.connections(), counters.wanting(), counters.waiting()), (1, &[][..], &[][..]));
     }
 }

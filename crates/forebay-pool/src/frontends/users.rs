@@ -5,11 +5,10 @@
 //! process uses a file (FUSE) as long as it has it open. A loop device has the file open, so a file
 //! system mounted from it counts. A block device is in use while it is open or mounted.
 
-use super::{Claims, Pool};
+use super::ExclusiveOpens;
 use crate::may_wait::MayWait;
 use crate::ublk_device::UblkDevice;
 use forebay_admin::{AdminError, MessageId};
-use forebay_format::VolumeId;
 use std::path::PathBuf;
 
 /// Clients that a message names; it counts the others.
@@ -40,12 +39,12 @@ impl Users {
             && self.covered.is_empty()
     }
 
-    /// Claims block devices, so that no other program can mount them.
+    /// ExclusiveOpens block devices, so that no other program can mount them.
     ///
     /// # Errors
     /// The users, if some devices are in use.
-    pub fn of_devices(may_wait: &MayWait, devices: &[UblkDevice]) -> Result<Claims, Self> {
-        let (mut claims, mut used) = (Claims::new(), Vec::new());
+    pub fn of_devices(may_wait: &MayWait, devices: &[UblkDevice]) -> Result<ExclusiveOpens, Self> {
+        let (mut claims, mut used) = (ExclusiveOpens::new(), Vec::new());
         for device in devices {
             let openers = device.openers(may_wait);
             match device.claim(may_wait) {
@@ -120,31 +119,6 @@ impl Users {
 impl std::fmt::Display for Users {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text())
-    }
-}
-
-impl Pool {
-    /// Returns the users of a volume, except those of its block devices: only threads that may wait
-    /// can query the kernel for them ([`Users::of_devices`]).
-    pub(super) fn users_of(&self, id: VolumeId) -> Users {
-        Users {
-            clients: self.server.clients_of(&self.reactor, id),
-            files: self.open_files(id),
-            frontends: self.frontends(id),
-            covered: self.served(id).map_or_else(Vec::new, |served| served.lost_exports.covered().collect()),
-            devices: Vec::new(),
-        }
-    }
-
-    /// Returns the users of the volume with this name; none if it does not exist.
-    pub fn users(&self, name: &str) -> Users {
-        self.find(name).map_or_else(Users::default, |id| self.users_of(id))
-    }
-
-    /// Counts the users of a volume: connections, and open handles of its files.
-    pub(super) fn user_count(&self, id: VolumeId) -> u64 {
-        let open: u64 = self.open_files(id).iter().map(|(_, open)| open).sum();
-        self.server.connections_to(id) + self.frontends(id).len() as u64 + open
     }
 }
 

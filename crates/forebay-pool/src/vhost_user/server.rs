@@ -17,23 +17,23 @@ use super::control::who;
 use super::memory::Mapped;
 use super::requests::{PIECE_BUFFER_BYTES, Part, Pending, Piece, Table};
 use super::ring::{Next, ServedRing};
-use super::{Arrival, Done, Order, RINGS_MAX, Shared, Start};
-use crate::direction::direction;
-use crate::fuse_server::kind;
-use crate::server::Volumes;
+use super::{Arrival, ControlRequest, Done, RINGS_MAX, Shared, Start};
+use crate::client_request::{ClientEngine, FOR_REPLIES, Submission, covered_bytes, payload, treatment};
+use crate::token::{FrontendOp, Protocol};
 use forebay_config::rules::{Client, Identity, RuleSet};
-use forebay_core::{Request, RequestError, RequestId, Treatment};
-use forebay_export::request::Operation;
+use forebay_core::{RequestError, RequestId, Treatment};
+use forebay_export::request::{ClientRequest, Operation};
 use forebay_export::vhost_user::config_changed;
 use forebay_export::virtio::GuestMemory;
 use forebay_export::virtio::block::{BlockRequest, Status, Work};
 use forebay_export::virtio::memory;
 use forebay_export::virtio::ring::RingError;
-use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::{BufId, BufPool, IoFailure, Reactor, Span};
+use forebay_format::VolumeId;
+use forebay_io::{BufId, BufPool, IoFailure, Reactor};
 use rustix::net::{SendFlags, send};
 use std::collections::VecDeque;
 use std::net::Shutdown;
+use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,11 +42,8 @@ use std::time::Instant;
 const REQUESTS_MAX: usize = 1024;
 /// Requests taken in a turn.
 const TURN_MAX: usize = 128;
-/// Requests leave this part of the memory to others.
-const FOR_REPLIES: usize = 8;
 /// An export has at most this part of the memory for its requests (and one piece more).
 const EXPORT_PART: usize = 4;
-const BLOCK: u64 = BLOCK_BYTES as u64;
 
 // Tokens: kind, number of the ring, position of the ring.
 const TOKEN_SHIFT: u32 = 30;
@@ -59,17 +56,15 @@ const _: () = assert!(RINGS_MAX as u32 <= 1 << NUMBER_SHIFT);
 
 /// Context of an export.
 #[derive(Clone, Debug)]
-pub(crate) struct GuestOptions {
+pub(crate) struct VhostUserOptions {
     /// The volume.
     pub(crate) volume: VolumeId,
     /// Its rules.
     pub(crate) rules: Arc<RuleSet>,
     /// The export's name in rules.
     pub(crate) export: String,
-    /// Tokens of its operations are this with something in the lower 32 bits.
-    pub(crate) token_base: u64,
-    /// Numbers of its requests are this with something in the lower 32 bits.
-    pub(crate) request_base: u64,
+    /// The slot of its operations and requests.
+    pub(crate) slot: u16,
     /// All memory of the pool.
     pub(crate) buffer_bytes: usize,
 }
@@ -83,8 +78,8 @@ struct Frontend {
 }
 
 /// The device; see the module documentation.
-pub(crate) struct GuestServer {
-    options: GuestOptions,
+pub(crate) struct VhostUserServer {
+    options: VhostUserOptions,
     shared: Arc<Shared>,
     frontend: Option<Frontend>,
     memory: Mapped,
@@ -117,11 +112,11 @@ pub(crate) struct GuestServer {
     stop: Option<UnixStream>,
 }
 
-impl GuestServer {
+impl VhostUserServer {
     /// Creates a device without a frontend. `None` if there is no memory for it.
     pub(crate) fn new(
         pool: &mut BufPool,
-        options: GuestOptions,
+        options: VhostUserOptions,
         shared: Arc<Shared>,
         stop: UnixStream,
     ) -> Option<Self> {
@@ -219,45 +214,45 @@ impl GuestServer {
         }
     }
 
-    // --- orders
+    // --- control requests
 
-    /// Executes an order of the listening thread.
-    pub(crate) fn follow(&mut self, reactor: &mut Reactor, order: Order) {
-        match order {
-            Order::Came(arrival) => self.came(arrival),
-            Order::TurnedAway(what) => self.notes.push(what),
-            Order::Memory(memory, done) => {
+    /// Executes a request of the listening thread.
+    pub(crate) fn execute(&mut self, reactor: &mut Reactor, request: ControlRequest) {
+        match request {
+            ControlRequest::Came(arrival) => self.came(arrival),
+            ControlRequest::TurnedAway(what) => self.notes.push(what),
+            ControlRequest::Memory(memory, done) => {
                 let _ = done.try_send(std::mem::replace(&mut self.memory, memory)); // it has room
             }
-            Order::Start(start, done) => {
+            ControlRequest::Start(start, done) => {
                 let result = self.start(reactor, *start);
                 let _ = done.try_send(result);
             }
-            Order::Enable(at, is_enabled, done) => {
+            ControlRequest::Enable(at, is_enabled, done) => {
                 if let Some(ring) = self.ring_mut(at) {
                     ring.is_enabled = is_enabled;
                 }
                 let _ = done.try_send(());
             }
-            Order::SetCall(at, call, done) => {
+            ControlRequest::SetCall(at, call, done) => {
                 if let Some(ring) = self.ring_mut(at) {
                     ring.set_call(reactor, call);
                 }
                 let _ = done.try_send(());
             }
-            Order::Stop(at, done) => match self.ring_mut(at) {
+            ControlRequest::Stop(at, done) => match self.ring_mut(at) {
                 Some(ring) => {
                     ring.stopping = Some(done);
                     self.end_stopping(reactor, at);
                 }
                 None => drop(done),
             },
-            Order::Channel(channel) => {
+            ControlRequest::Channel(channel) => {
                 if let Some(frontend) = &mut self.frontend {
                     frontend.channel = Some(channel);
                 }
             }
-            Order::Went(why, done) => self.went(reactor, why, done),
+            ControlRequest::Went(why, done) => self.went(reactor, why, done),
         }
     }
 
@@ -316,12 +311,14 @@ impl GuestServer {
     }
 
     fn token(&self, what: u32, number: u32, at: usize) -> u64 {
-        self.options.token_base | u64::from(what << TOKEN_SHIFT | number << NUMBER_SHIFT) | at as u64
+        let number = what << TOKEN_SHIFT | number << NUMBER_SHIFT | at as u32;
+        FrontendOp::new(Protocol::VhostUser, self.options.slot, number).token()
     }
 
-    /// An operation on an event counter has ended; `token` is the lower half of its token.
-    pub(crate) fn completed(&mut self, token: u32, result: Result<u32, IoFailure>) {
+    /// An operation on an event counter has completed.
+    pub(crate) fn completed(&mut self, op: FrontendOp, result: Result<u32, IoFailure>) {
         self.operations -= 1;
+        let token = op.number;
         let (at, number) = (token & ((1 << NUMBER_SHIFT) - 1), token >> NUMBER_SHIFT & (NUMBER_MAX - 1));
         let Some(ring) = self.ring_mut(at as u16).filter(|ring| ring.number == number) else { return };
         match token >> TOKEN_SHIFT {
@@ -337,11 +334,11 @@ impl GuestServer {
     /// Continues waiting requests, and takes new ones; true if the engine was given something.
     pub(crate) fn turn(
         &mut self,
-        volumes: &mut impl Volumes,
+        engine: &mut impl ClientEngine,
         reactor: &mut Reactor,
         (now, at): (u64, Instant),
     ) -> bool {
-        let mut started = self.begin_waiting(volumes, reactor, now);
+        let mut started = self.begin_waiting(engine, reactor, now);
         let device = self.shared.device();
         let rings = self.rings.len();
         for step in 0..rings {
@@ -353,7 +350,7 @@ impl GuestServer {
                     Next::Request(head, request) => {
                         self.left -= 1;
                         started |=
-                            self.take((index as u16, number), head, request, volumes, reactor, (now, at));
+                            self.take((index as u16, number), head, request, engine, reactor, (now, at));
                     }
                     Next::Nothing => break,
                     Next::Broken(why) => self.broken(reactor, index, &why),
@@ -407,25 +404,24 @@ impl GuestServer {
         ring: (u16, u32),
         head: u16,
         request: BlockRequest,
-        volumes: &mut impl Volumes,
+        engine: &mut impl ClientEngine,
         reactor: &mut Reactor,
         (now, at): (u64, Instant),
     ) -> bool {
         let treatment = self.treatment(&request, at);
         let number = self.requests.add(Pending::new(ring, head, request, treatment));
         self.waiting.push_back(number);
-        self.begin_waiting(volumes, reactor, now)
+        self.begin_waiting(engine, reactor, now)
     }
 
     fn treatment(&mut self, request: &BlockRequest, at: Instant) -> Treatment {
         let Work::Transfer { request, .. } = &request.work else { return Treatment::Cache };
         let Some(frontend) = &mut self.frontend else { return Treatment::Cache };
-        let Some(direction) = direction(request.operation) else { return Treatment::Cache };
-        frontend.client.decide(direction, request.offset_bytes, request.length_bytes, at).0.into()
+        treatment(request, |direction, offset, len| frontend.client.decide(direction, offset, len, at))
     }
 
     /// Begins waiting requests, as far as there is memory; true if the engine was given something.
-    fn begin_waiting(&mut self, volumes: &mut impl Volumes, reactor: &mut Reactor, now: u64) -> bool {
+    fn begin_waiting(&mut self, engine: &mut impl ClientEngine, reactor: &mut Reactor, now: u64) -> bool {
         let mut started = false;
         while let Some(number) = self.waiting.front().copied() {
             let part = self.requests.get_mut(number).and_then(|request| request.next());
@@ -434,7 +430,7 @@ impl GuestServer {
                 self.finish_if_ended(reactor, number);
                 continue;
             };
-            if !self.begin(volumes, reactor, number, part, now) {
+            if !self.begin(engine, reactor, number, part, now) {
                 break;
             }
             started = true;
@@ -445,18 +441,16 @@ impl GuestServer {
     /// Gives a part to the engine; false if there is no memory for it.
     fn begin(
         &mut self,
-        volumes: &mut impl Volumes,
+        engine: &mut impl ClientEngine,
         reactor: &mut Reactor,
         number: u32,
         part: Part,
         now: u64,
     ) -> bool {
         let operation = part.request.operation;
-        let lead = part.request.offset_bytes % BLOCK;
-        let covered = (lead + part.request.length_bytes).next_multiple_of(BLOCK) as usize;
         let mut buffer = None;
         if operation.has_payload() {
-            buffer = self.buffer(reactor.pool_mut(), covered);
+            buffer = self.buffer(reactor.pool_mut(), covered_bytes(&part.request));
             if buffer.is_none() {
                 return false;
             }
@@ -464,32 +458,22 @@ impl GuestServer {
         let Some(request) = self.requests.get_mut(number) else { return true };
         request.began(&part);
         let treatment = request.treatment;
-        self.crcs.clear();
         if let (Operation::Write { .. }, Some(buffer), Work::Transfer { data, .. }) =
             (operation, buffer, &request.request.work)
         {
-            let bytes = &mut reactor.pool_mut().bytes_mut(buffer)[lead as usize..];
-            let bytes = &mut bytes[..part.request.length_bytes as usize];
+            let bytes = &mut reactor.pool_mut().bytes_mut(buffer)[payload_range(buffer, &part.request)];
             if memory::read(&self.memory.memory, data, part.data_at, bytes).is_err() {
                 request.has_failed = true;
                 request.under_way -= 1;
                 self.let_go(reactor.pool_mut(), buffer);
                 return true;
             }
-            reactor.pool().crc32c_blocks(Span::new(buffer, 0, covered as u32), &mut self.crcs);
         }
-        let id = self.pieces.add(Piece { pending: number, part, buffer });
-        let request = Request {
-            id: RequestId(self.options.request_base | u64::from(id)),
-            volume: self.options.volume,
-            kind: kind(operation),
-            offset: part.request.offset_bytes,
-            len: part.request.length_bytes,
-            buf: buffer.map(|buffer| forebay_core::BufId(buffer.0)),
-            treatment,
-            block_crcs: &self.crcs,
-        };
-        volumes.submit(now, request);
+        let number = self.pieces.add(Piece { pending: number, part, buffer });
+        let op = FrontendOp::new(Protocol::VhostUser, self.options.slot, number);
+        let volume = self.options.volume;
+        let submission = Submission { op, volume, request: &part.request, buffer, treatment };
+        submission.submit(engine, now, reactor.pool(), &mut self.crcs);
         true
     }
 
@@ -516,7 +500,11 @@ impl GuestServer {
 
     /// The engine has answered a request.
     pub(crate) fn replied(&mut self, reactor: &mut Reactor, id: RequestId, result: Result<(), RequestError>) {
-        let Some(Piece { pending: number, part, buffer }) = self.pieces.take(id.0 as u32) else { return };
+        let Some(Piece { pending: number, part, buffer }) =
+            self.pieces.take(FrontendOp::of_request(id).number)
+        else {
+            return;
+        };
         if let Some(request) = self.requests.get_mut(number) {
             request.under_way -= 1;
             // The end of a volume is no failure that a guest should see.
@@ -526,9 +514,7 @@ impl GuestServer {
             if let (true, Some(buffer), Work::Transfer { data, .. }) =
                 (is_wanted, buffer, &request.request.work)
             {
-                let lead = (part.request.offset_bytes % BLOCK) as usize;
-                let bytes = &reactor.pool().bytes(buffer)[lead..];
-                let bytes = &bytes[..part.request.length_bytes as usize];
+                let bytes = &reactor.pool().bytes(buffer)[payload_range(buffer, &part.request)];
                 request.has_failed |= memory::write(&self.memory.memory, data, part.data_at, bytes).is_err();
             }
         }
@@ -604,6 +590,12 @@ impl GuestServer {
             let _ = frontend.stream.shutdown(Shutdown::Both); // it can be gone already
         }
     }
+}
+
+/// Where the payload of a request lies in the bytes of its buffer.
+fn payload_range(buffer: BufId, request: &ClientRequest) -> Range<usize> {
+    let span = payload(buffer, request);
+    span.offset as usize..(span.offset + span.len) as usize
 }
 
 /// Returns a request to its driver.

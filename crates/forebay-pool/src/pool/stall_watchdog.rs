@@ -28,7 +28,7 @@ pub(super) const STALL: Duration = Duration::from_secs(30);
 
 /// Reads of backing stores, and their results.
 #[derive(Debug, Default)]
-pub(super) struct LettingGo {
+pub(super) struct StallWatchdog {
     /// Volumes whose stores a thread is reading, with the deadlines.
     looks: Vec<(VolumeId, Instant)>,
     /// For the end of a stop: the states of the stores.
@@ -39,7 +39,7 @@ pub(super) struct LettingGo {
     waits_since: Option<Instant>,
 }
 
-impl LettingGo {
+impl StallWatchdog {
     /// The pool begins to wait for its devices, to open the cache or to stop, or no longer waits.
     pub(super) fn waits(&mut self, waits: bool) {
         self.waits_since = waits.then(Instant::now);
@@ -67,7 +67,7 @@ impl Pool {
             clean
         };
         let blocks: Vec<u64> = sample_blocks(size_bytes).filter(is_clean).collect();
-        self.letting_go.looks.push((id, Instant::now() + RECORD_WITHIN));
+        self.stall_watchdog.looks.push((id, Instant::now() + RECORD_WITHIN));
         let Some(store) = self.reactor.device(device).map(DeviceInUse::for_thread) else { return };
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         let look = move |may_wait: &MayWait| {
@@ -87,15 +87,15 @@ impl Pool {
     }
 
     fn looked_at(&mut self, id: VolumeId, record: Result<BackingRecord, String>) {
-        let Some(at) = self.letting_go.looks.iter().position(|(of, _)| *of == id) else { return }; // too late
-        self.letting_go.looks.swap_remove(at);
+        let Some(at) = self.stall_watchdog.looks.iter().position(|(of, _)| *of == id) else { return }; // too late
+        self.stall_watchdog.looks.swap_remove(at);
         let record = record.map_err(|why| {
             let volume = self.name_of(id);
             let what = format!("cannot record the state of the backing store of {volume}: {why}");
             self.emit(PoolEvent::Note(MessageId::Event(EventKind::StateUnwritable), what));
         });
-        if self.letting_go.quiesced {
-            self.letting_go.records.extend(record.ok().map(|record| (id, record)));
+        if self.stall_watchdog.quiesced {
+            self.stall_watchdog.records.extend(record.ok().map(|record| (id, record)));
             return self.close_cache();
         }
         let now = self.io.now();
@@ -114,13 +114,13 @@ impl Pool {
 
     /// No request is in flight: records the states of the backing stores, and closes the cache.
     pub(super) fn quiesced(&mut self) {
-        self.letting_go.quiesced = true;
+        self.stall_watchdog.quiesced = true;
         for note in self.reactor.emulation_notes() {
             self.emit(PoolEvent::Note(MessageId::PoolNote, note));
         }
         for number in 0..self.volumes.len() {
             let id = VolumeId(number as u16);
-            if !self.letting_go.looks.iter().any(|(of, _)| *of == id) {
+            if !self.stall_watchdog.looks.iter().any(|(of, _)| *of == id) {
                 self.look_at_store(id);
             }
         }
@@ -128,9 +128,9 @@ impl Pool {
     }
 
     fn close_cache(&mut self) {
-        if self.letting_go.looks.is_empty() {
+        if self.stall_watchdog.looks.is_empty() {
             let now = self.io.now();
-            let records = std::mem::take(&mut self.letting_go.records);
+            let records = std::mem::take(&mut self.stall_watchdog.records);
             self.engine.finish_shutdown(now, &records);
         }
     }
@@ -139,19 +139,19 @@ impl Pool {
     /// until the next one.
     pub(super) fn look_after_stores(&mut self) -> Option<Duration> {
         let now = Instant::now();
-        while let Some((id, _)) = self.letting_go.looks.iter().find(|(_, due)| *due <= now) {
+        while let Some((id, _)) = self.stall_watchdog.looks.iter().find(|(_, due)| *due <= now) {
             let why = format!("it does not answer within {} s", RECORD_WITHIN.as_secs());
             self.looked_at(*id, Err(why));
         }
-        let looks = self.letting_go.looks.iter().map(|(_, due)| *due);
-        let stall = self.letting_go.waits_since.map(|since| since + STALL);
+        let looks = self.stall_watchdog.looks.iter().map(|(_, due)| *due);
+        let stall = self.stall_watchdog.waits_since.map(|since| since + STALL);
         let due = looks.chain(stall).min()?;
         Some(due.saturating_duration_since(now).max(Duration::from_millis(1)))
     }
 
     /// Returns true if an opening or a stop has waited long enough for devices that hang.
     pub(super) fn is_stuck(&self) -> bool {
-        self.letting_go.waits_since.is_some_and(|since| since.elapsed() >= STALL)
+        self.stall_watchdog.waits_since.is_some_and(|since| since.elapsed() >= STALL)
     }
 
     /// Ends the pool although operations are in flight.
@@ -168,7 +168,7 @@ impl Pool {
         let mut hang = Vec::new();
         for (name, id) in devices {
             match self.reactor.remove_device(id) {
-                Some(device) => crate::time_limit::let_go(device),
+                Some(device) => crate::time_limit::drop_in_background(device),
                 None => hang.push(name),
             }
         }
@@ -188,7 +188,7 @@ impl Pool {
     /// is done with them, or at the end of the process.
     pub(super) fn leave_reactor(self) {
         let Self { reactor, .. } = self;
-        crate::time_limit::let_go(reactor);
+        crate::time_limit::drop_in_background(reactor);
     }
 
     /// Paths of the cache devices, for messages.

@@ -1,12 +1,12 @@
 //! State of a frontend's session, and the effect of its next message.
 //!
 //! Invariants
-//! - The pool gets complete orders only: a ring whose size and location are known and checked.
-//! - Each order is executed before the next message is looked at.
+//! - The pool gets complete requests only: a ring whose size and location are known and checked.
+//! - Each is executed before the next message is looked at.
 //! - A message that cannot be executed ends the connection, unless it requests an acknowledgement.
 
 use super::memory::{Mapped, Regions};
-use super::{Done, Order, RINGS_MAX, Shared, Start};
+use super::{ControlRequest, Done, RINGS_MAX, Shared, Start};
 use crate::may_wait::MayWait;
 use forebay_export::vhost_user::{
     Counter, Header, InflightArea, Message, PROTOCOL_FEATURES, REGIONS_MAX, Region, RingAddresses, ack,
@@ -22,8 +22,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-/// Sends orders to the pool; false if it has ended.
-pub(super) type Orders = Box<dyn Fn(Order) -> bool + Send>;
+/// Sends control requests to the pool; false if it has ended.
+pub(super) type RequestSender = Box<dyn Fn(ControlRequest) -> bool + Send>;
 
 const ENDED: &str = "the volume is no longer exported";
 
@@ -46,7 +46,7 @@ pub(super) type Answer = (Vec<u8>, Option<OwnedFd>);
 pub(super) struct Session<'a> {
     may_wait: &'a MayWait,
     shared: Arc<Shared>,
-    orders: &'a Orders,
+    send: &'a RequestSender,
     /// The negotiated features.
     features: Option<u64>,
     protocol: u64,
@@ -56,12 +56,12 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    pub(super) fn new(may_wait: &'a MayWait, shared: Arc<Shared>, orders: &'a Orders) -> Self {
+    pub(super) fn new(may_wait: &'a MayWait, shared: Arc<Shared>, send: &'a RequestSender) -> Self {
         let rings = std::iter::repeat_with(RingState::default).take(usize::from(RINGS_MAX)).collect();
         Self {
             may_wait,
             shared,
-            orders,
+            send,
             features: None,
             protocol: 0,
             regions: Regions::default(),
@@ -157,7 +157,7 @@ impl<'a> Session<'a> {
             Message::EnableRing { ring, on } => return self.enable(ring, on),
             Message::SetBackendChannel => {
                 let channel = descriptors.pop().map(UnixStream::from).ok_or("there is no descriptor")?;
-                if !(self.orders)(Order::Channel(channel)) {
+                if !(self.send)(ControlRequest::Channel(channel)) {
                     return Err(ENDED.into());
                 }
             }
@@ -169,10 +169,10 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Sends an order, and waits until it is executed.
-    fn order<T>(&self, order: impl FnOnce(Done<T>) -> Order) -> Result<T, String> {
+    /// Sends a request, and waits until it is executed.
+    fn request<T>(&self, request: impl FnOnce(Done<T>) -> ControlRequest) -> Result<T, String> {
         let (done, carried_out) = sync_channel(1);
-        if !(self.orders)(order(done)) {
+        if !(self.send)(request(done)) {
             return Err(ENDED.into());
         }
         carried_out.recv().map_err(|_| ENDED.into())
@@ -220,7 +220,7 @@ impl<'a> Session<'a> {
 
     fn give_memory(&self) -> Result<(), String> {
         let memory = self.regions.memory()?;
-        self.order(|done| Order::Memory(memory, done)).map(drop)
+        self.request(|done| ControlRequest::Memory(memory, done)).map(drop)
     }
 
     /// Creates memory that records the taken requests.
@@ -264,7 +264,9 @@ impl<'a> Session<'a> {
                 let kick = file.ok_or_else(|| format!("ring {ring} has no counter for kicks"))?;
                 self.start_ring(ring, kick)
             }
-            Counter::Call if state.is_started => self.order(|done| Order::SetCall(ring as u16, file, done)),
+            Counter::Call if state.is_started => {
+                self.request(|done| ControlRequest::SetCall(ring as u16, file, done))
+            }
             Counter::Call => {
                 state.call = file;
                 Ok(())
@@ -279,7 +281,11 @@ impl<'a> Session<'a> {
     fn enable(&mut self, ring: u32, on: bool) -> Result<(), String> {
         let state = self.ring(ring)?;
         state.is_enabled = on;
-        if state.is_started { self.order(|done| Order::Enable(ring as u16, on, done)) } else { Ok(()) }
+        if state.is_started {
+            self.request(|done| ControlRequest::Enable(ring as u16, on, done))
+        } else {
+            Ok(())
+        }
     }
 
     fn start_ring(&mut self, ring: u32, kick: EventCounter) -> Result<(), String> {
@@ -317,7 +323,7 @@ impl<'a> Session<'a> {
             call: state.call.take(),
             error: state.error.take(),
         };
-        self.order(|done| Order::Start(Box::new(start), done))?
+        self.request(|done| ControlRequest::Start(Box::new(start), done))?
             .map_err(|why| format!("ring {ring}: {why}"))?;
         self.ring(ring)?.is_started = true;
         Ok(())
@@ -340,7 +346,8 @@ impl<'a> Session<'a> {
         let state = self.ring(ring)?;
         let base = state.base;
         let was_started = std::mem::replace(&mut state.is_started, false);
-        let base = if was_started { self.order(|done| Order::Stop(ring as u16, done))? } else { base };
+        let base =
+            if was_started { self.request(|done| ControlRequest::Stop(ring as u16, done))? } else { base };
         let state = self.ring(ring)?;
         (state.base, state.call) = (base, None);
         Ok(base)

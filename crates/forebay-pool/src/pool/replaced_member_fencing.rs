@@ -30,7 +30,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Checkpoints until a replaced member is left behind.
 #[derive(Debug)]
-pub(super) struct LeavingBehind {
+pub(super) struct ReplacedMemberFencing {
     /// Generation of the superblock at the beginning.
     generation: u64,
     done: PromiseSender<Result<(), AdminError>>,
@@ -51,7 +51,7 @@ impl Pool {
             Some(LifecycleError::Fenced)
         } else if self.stopping {
             Some(LifecycleError::NotServing)
-        } else if self.resizing.is_some() || self.is_replacing() || self.leaving_behind.is_some() {
+        } else if self.resizing.is_some() || self.is_replacing() || self.replaced_member_fencing.is_some() {
             Some(LifecycleError::Busy)
         } else {
             None
@@ -60,7 +60,7 @@ impl Pool {
             let _ = done.try_send(Err(self.not_left_behind(&error)));
         } else if self.io.cache().map.is_mirrored() {
             let generation = self.engine.mark().generation;
-            self.leaving_behind = Some(LeavingBehind { generation, done });
+            self.replaced_member_fencing = Some(ReplacedMemberFencing { generation, done });
             self.checkpointed();
         } else if self.io.cache().ids.len() < 2 {
             let _ = done.try_send(Ok(()));
@@ -72,12 +72,12 @@ impl Pool {
 
     /// A checkpoint of a mirrored cache is in effect: takes another one if needed.
     pub(super) fn checkpointed(&mut self) {
-        let Some(leaving) = &self.leaving_behind else { return };
+        let Some(leaving) = &self.replaced_member_fencing else { return };
         if !is_left_behind(leaving.generation, self.engine.mark().generation) {
             let now = self.io.now();
             return self.engine.take_checkpoint(now);
         }
-        if let Some(leaving) = self.leaving_behind.take() {
+        if let Some(leaving) = self.replaced_member_fencing.take() {
             let _ = leaving.done.try_send(Ok(()));
         }
     }
