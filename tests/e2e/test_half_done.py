@@ -218,6 +218,18 @@ def test_shrink_that_the_file_cannot_take_is_done(daemon: Daemon, full: Path) ->
     daemon.stop()
 
 
+def test_refused_device_is_never_listed(daemon: Daemon, folder: Path) -> None:
+    """Whatever can be checked is checked before the file lists the device: a kill leaves no entry behind."""
+    configure(daemon, folder, {})
+    daemon.start()
+    before = daemon.config_path.stat()
+    other = folder / "other.img"
+    daemon.refused("pool.size", "pool", "grow", "fast", "--device", f"{other}:8GiB", code=2)
+    after = daemon.config_path.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns), "the file was written"
+    assert not other.exists()
+
+
 def test_growth_of_a_store_outlives_a_kill(daemon: Daemon, folder: Path) -> None:
     """The operator makes a backing file longer, and the volume with it; then the daemon is killed. Nobody else has
     written to the file."""

@@ -231,6 +231,14 @@ impl Engine {
         self.pool_resize.begin(&mut self.cx, device_bytes, members)
     }
 
+    /// Checks that [`Engine::resize_pool`] would begin now.
+    ///
+    /// # Errors
+    /// As [`Engine::grow_pool`] and [`Engine::shrink_pool`].
+    pub fn may_resize_pool(&self, device_bytes: u64) -> Result<(), LifecycleError> {
+        self.pool_resize.check(&self.cx, device_bytes).map(drop)
+    }
+
     /// Cancels a resize; the pool keeps its size.
     /// [`Notice::PoolResizeFailed`](crate::Notice::PoolResizeFailed) follows.
     ///

@@ -50,13 +50,8 @@ pub(crate) struct PoolResize {
 }
 
 impl PoolResize {
-    /// Starts to change the size of the pool.
-    pub(crate) fn begin(
-        &mut self,
-        cx: &mut Context,
-        device_bytes: u64,
-        members: Members,
-    ) -> Result<(), LifecycleError> {
+    /// Checks that the pool can get this size now; returns the new geometry.
+    pub(crate) fn check(&self, cx: &Context, device_bytes: u64) -> Result<Geometry, LifecycleError> {
         cx.may_change_pool()?;
         if self.job.is_some() {
             return Err(LifecycleError::Busy);
@@ -70,10 +65,21 @@ impl PoolResize {
             let wanted = blocks.saturating_sub(old.segments_start_block) / u64::from(old.segment_blocks);
             return Err(LifecycleError::PoolRange { wanted, least: SEGMENTS_MIN, most: old.segments_max() });
         };
-        let count = geometry.segment_count;
-        if count < old.segment_count {
-            may_shrink(cx, count)?;
+        if geometry.segment_count < old.segment_count {
+            may_shrink(cx, geometry.segment_count)?;
         }
+        Ok(geometry)
+    }
+
+    /// Starts to change the size of the pool.
+    pub(crate) fn begin(
+        &mut self,
+        cx: &mut Context,
+        device_bytes: u64,
+        members: Members,
+    ) -> Result<(), LifecycleError> {
+        let geometry = self.check(cx, device_bytes)?;
+        let count = geometry.segment_count;
         if fault::planted(PlantedBug::ListDeviceEarly) {
             cx.superblock.members = members;
         }

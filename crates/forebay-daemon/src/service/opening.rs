@@ -240,19 +240,26 @@ impl DeviceOpener {
         Ok(opened?)
     }
 
-    /// Adds a device to a pool. On a failure, removes a file that was created for it.
+    /// Adds a device to a pool. Calls `begin` once nothing but a failing device can prevent that. On a
+    /// failure, removes a file that was created for it.
     pub(super) fn join(
         &self,
         handle: &PoolHandle,
         spec: &CacheSpec,
         opening: Opening,
+        begin: impl FnOnce() -> Result<(), AdminError>,
     ) -> Result<(), NotJoined> {
         let path = spec.path.clone();
         let is_there = self.places.within(&spec.path, WITHIN, move |_| path.exists());
         let is_there = is_there.map_err(|undone| undone.or(|| no_answer(&spec.path, WITHIN)))?;
         let (name, state_dir) = (opening.name.clone(), opening.state_dir.clone());
         let device = self.open_unused(spec, opening)?;
-        self.join_device((&name, &state_dir), handle, spec, device).inspect_err(|not| {
+        let bytes = device.size_bytes();
+        let checked =
+            ask(handle, move |pool| pool.may_join(bytes)).and_then(|may| may).and_then(|()| begin());
+        let joined = checked.map_err(NotJoined::from);
+        let joined = joined.and_then(|()| self.join_device((&name, &state_dir), handle, spec, device));
+        joined.inspect_err(|not| {
             if !is_there && not.is_certain {
                 unmake(std::slice::from_ref(&spec.path));
             }

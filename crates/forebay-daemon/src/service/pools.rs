@@ -127,7 +127,7 @@ impl Service {
             *entry = enter()?;
         }
         for spec in joining {
-            match self.devices.join(handle, spec, self.opening(name, config, allowed)) {
+            match self.devices.join(handle, spec, self.opening(name, config, allowed), || Ok(())) {
                 // The content of the cache is complete without this device, which may come from a
                 // grow or shrink that was killed. But the creation of a pool must succeed with all
                 // devices or fail as a whole.
@@ -303,8 +303,8 @@ impl Service {
         Ok(info)
     }
 
-    /// Adds a device to a pool. The file lists it first: a cache on more devices than the file
-    /// configures could not be opened.
+    /// Adds a device to a pool. The file lists it before it joins: a cache on more devices than the
+    /// file configures could not be opened.
     fn grow_onto(
         &self,
         name: &str,
@@ -322,13 +322,16 @@ impl Service {
             true => Vec::new(),
             false => vec![Edit::SetDevices { pool: name.into(), devices }],
         };
-        file.write(&list(config.devices.iter().cloned().chain([spec.clone()]).collect()))?;
-        let allowed = Allowed::to_create(taking);
-        self.devices.join(handle, spec, self.opening(name, &config, allowed)).map_err(|not| {
-            match not.is_certain {
-                true => file.revert(&list(config.devices.clone()), not.error),
-                false => not.error,
-            }
+        let opening = self.opening(name, &config, Allowed::to_create(taking));
+        let mut is_written = false;
+        let joined = self.devices.join(handle, spec, opening, || {
+            file.write(&list(config.devices.iter().cloned().chain([spec.clone()]).collect()))?;
+            is_written = true;
+            Ok(())
+        });
+        joined.map_err(|not| match not.is_certain && is_written {
+            true => file.revert(&list(config.devices.clone()), not.error),
+            false => not.error,
         })
     }
 

@@ -239,6 +239,20 @@ impl Pool {
         Ok((header, members.ok_or_else(full)?))
     }
 
+    /// Checks that a device of this size can join now, before anything is written for it.
+    ///
+    /// # Errors
+    /// The pool cannot become so large, or is being changed.
+    pub fn may_join(&self, size_bytes: u64) -> Result<(), AdminError> {
+        let (header, _) = self.header_to_join(1, size_bytes)?;
+        let end = (header.first_block + header.blocks) * BLOCK;
+        let may_resize = match self.resizing.is_some() || self.is_replacing() {
+            true => Err(LifecycleError::Busy),
+            false => self.engine.may_resize_pool(end),
+        };
+        may_resize.map_err(|error| refused("grow pool", &self.name, &error))
+    }
+
     /// Takes a further device into use; it has this header, and holds no data.
     pub fn add_member(&mut self, device: Device, header: &MemberHeader) -> Answer {
         let (wanted, members) = match self.header_to_join(header.tag, device.size_bytes()) {
