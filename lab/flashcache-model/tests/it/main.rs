@@ -1,5 +1,5 @@
 //! All integration tests of this crate, in one executable: linking takes longer than running most.
-#[path = "../../../forebay-sim/tests/it/figures/mod.rs"]
+#[path = "../../../../crates/forebay-sim/tests/it/figures/mod.rs"]
 mod figures;
 #[path = "../../examples/flash-bench/flashcache.rs"]
 mod flashcache;

@@ -12,7 +12,7 @@
 //! modelled card. The figures are deterministic, on every machine.
 
 mod compare;
-#[path = "../../../forebay-sim/tests/it/figures/mod.rs"]
+#[path = "../../../../crates/forebay-sim/tests/it/figures/mod.rs"]
 mod figures;
 mod flashcache;
 mod lines;
