@@ -191,36 +191,17 @@ impl Engine {
         self.lifecycle.resize(&mut self.cx, volume, bytes)
     }
 
-    /// Extends the cache over the new space of a cache device that has grown.
-    /// [`Notice::PoolResized`](crate::Notice::PoolResized) or
-    /// [`Notice::PoolResizeFailed`](crate::Notice::PoolResizeFailed) follows.
+    /// Changes the size of the cache, and its members, which the superblock lists from the same
+    /// checkpoint on. A larger cache extends over new space of its devices; the owner must have
+    /// made the headers of new members durable. Of a smaller one the end is emptied: the owner may
+    /// shrink its device only after [`Notice::PoolResized`](crate::Notice::PoolResized).
+    /// [`Notice::PoolResizeFailed`](crate::Notice::PoolResizeFailed) reports that nothing has
+    /// changed.
     ///
     /// # Errors
-    /// Another change is in progress, or the cache cannot grow to this size
-    /// ([`Geometry::segments_max`](forebay_format::Geometry::segments_max)).
-    pub fn grow_pool(&mut self, now: Nanos, device_bytes: u64) -> Result<(), LifecycleError> {
-        let members = self.cx.superblock.members;
-        self.resize_pool(now, device_bytes, members)
-    }
-
-    /// Empties the end of the cache device, so that the owner can shrink it: only after
-    /// [`Notice::PoolResized`](crate::Notice::PoolResized).
-    /// [`Notice::PoolResizeFailed`](crate::Notice::PoolResizeFailed) reports that it cannot, and
-    /// that nothing has changed.
-    ///
-    /// # Errors
-    /// Another change is in progress, too few segments would be left, or too few for the blocks
-    /// that must stay in the cache.
-    pub fn shrink_pool(&mut self, now: Nanos, device_bytes: u64) -> Result<(), LifecycleError> {
-        self.grow_pool(now, device_bytes)
-    }
-
-    /// As [`Engine::grow_pool`] and [`Engine::shrink_pool`], with other members, which the
-    /// superblock lists from the same checkpoint on. The owner must make the headers of new members
-    /// durable before.
-    ///
-    /// # Errors
-    /// As [`Engine::grow_pool`] and [`Engine::shrink_pool`].
+    /// Another change is in progress, the cache is mirrored, it cannot grow to this size
+    /// ([`Geometry::segments_max`](forebay_format::Geometry::segments_max)), or too few segments
+    /// would be left for it or for the blocks that must stay.
     pub fn resize_pool(
         &mut self,
         now: Nanos,
@@ -234,7 +215,7 @@ impl Engine {
     /// Checks that [`Engine::resize_pool`] would begin now.
     ///
     /// # Errors
-    /// As [`Engine::grow_pool`] and [`Engine::shrink_pool`].
+    /// As [`Engine::resize_pool`].
     pub fn may_resize_pool(&self, device_bytes: u64) -> Result<(), LifecycleError> {
         self.pool_resize.check(&self.cx, device_bytes).map(drop)
     }

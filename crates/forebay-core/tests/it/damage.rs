@@ -263,9 +263,9 @@ fn segment_can_be_emptied_after_rewrites() {
     let left = rig.engine.geometry().segments_start_block + 24 * 16;
     lose_some(&mut rig, 0..16 * 16);
     assert_eq!(rig.engine.stats().lost_blocks, 16);
-    rig.engine.shrink_pool(rig.now(), left * BLOCK).ok();
+    rig.engine.resize_pool(rig.now(), left * BLOCK, rig.engine.members()).ok();
     rig.rest(10 * SECOND_NS);
-    let refused = rig.engine.shrink_pool(rig.now(), left * BLOCK);
+    let refused = rig.engine.resize_pool(rig.now(), left * BLOCK, rig.engine.members());
     assert!(matches!(refused, Err(LifecycleError::Lost { .. })), "{refused:?}");
     rig.spoilt = 0..0;
     (0..16).for_each(|block| rig.write(0, 2_000 + block));

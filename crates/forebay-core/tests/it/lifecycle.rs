@@ -236,7 +236,7 @@ fn dirty_of_dropped() -> u64 {
     let at = rig.place_of(0, FIRST + 20);
     assert!(at > left * BLOCK, "they have to move");
     rig.hangs = Some(at);
-    rig.engine.shrink_pool(rig.now(), left * BLOCK).expect("it can be smaller");
+    rig.engine.resize_pool(rig.now(), left * BLOCK, rig.engine.members()).expect("it can be smaller");
     rig.rest(10_000_000_000);
     assert_eq!(rig.engine.dirty_blocks(VOLUME), 0, "they were written back");
     rig.engine.cancel_pool_resize(rig.now()).expect("it waits for them");

@@ -240,8 +240,8 @@ impl DeviceOpener {
         Ok(opened?)
     }
 
-    /// Adds a device to a pool. Calls `begin` once nothing but a failing device can prevent that. On a
-    /// failure, removes a file that was created for it.
+    /// Adds a device to a pool. Calls `begin` once nothing but a failing device can prevent that.
+    /// On a failure, removes a file that was created for it.
     pub(super) fn join(
         &self,
         handle: &PoolHandle,

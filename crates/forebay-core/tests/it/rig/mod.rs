@@ -418,7 +418,7 @@ impl Rig {
     pub(crate) fn shrink(&mut self, segments: u32) {
         let geometry = self.engine.geometry();
         let bytes = geometry.device_blocks * BLOCK - u64::from(segments) * geometry.segment_bytes();
-        self.engine.shrink_pool(self.now, bytes).expect("it can be smaller");
+        self.engine.resize_pool(self.now, bytes, self.engine.members()).expect("it can be smaller");
         self.rest(10_000_000_000);
         assert_eq!(self.engine.geometry().segment_count, geometry.segment_count - segments);
         self.capacity = self.engine.stats().capacity_blocks;
