@@ -1,7 +1,7 @@
 //! A volume's destage report.
 
 use crate::api::RequestKind;
-use crate::api::destage::DestageReport;
+use crate::api::destage::{DestageReport, Limit};
 use crate::context::Context;
 use forebay_format::VolumeId;
 
@@ -22,11 +22,16 @@ impl Context {
         let state = self.volumes.get(volume)?;
         let (map, control) = (&self.map.volumes[usize::from(volume.0)], &state.destage.rate);
         let (incoming, outgoing) = control.rates(self.now);
+        let waits_for_store = state.destage.in_flight() > 0 || state.flusher.is_running();
         Some(DestageReport {
             rate_blocks_per_s: outgoing,
             target_blocks_per_s: control.target(),
             incoming_blocks_per_s: incoming,
-            limited_by: control.limit(),
+            limited_by: match control.limit() {
+                // All that was dirty is on its way, and counts once the store has flushed it.
+                Limit::NothingToDo if waits_for_store => Limit::BackingStore,
+                limit => limit,
+            },
             oldest_dirty_age: map.ages.oldest().map_or(0, |time| time.age(self.now)),
             in_flight: state.destage.in_flight(),
             dirty_blocks: map.dirty,

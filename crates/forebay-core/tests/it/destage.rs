@@ -1,7 +1,7 @@
 //! Destage of dirty blocks: number and purpose of its operations.
 
 use crate::rig::Rig;
-use forebay_core::{Drain, PoolSettings, RequestKind, Treatment, VolumeSettings};
+use forebay_core::{Drain, Limit, PoolSettings, RequestKind, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
 
 const BLOCK: u64 = 4096;
@@ -100,6 +100,21 @@ fn destage_holds_the_level_under_load() {
     let dirty = report.dirty_blocks;
     assert!(dirty > low + low / 10 && dirty < high, "{dirty} blocks between {low} and {high}");
     assert!((50..200).contains(&report.rate_blocks_per_s), "as much as comes: {report:?}");
+}
+
+#[test]
+fn hanging_flush_is_reported_as_the_limit() {
+    let mut rig = rig();
+    let limit = |rig: &Rig| rig.engine.destage_report(VOLUME).expect("it is attached").limited_by;
+    rig.hangs_flushes = true;
+    (0..8).for_each(|at| rig.write(0, at));
+    rig.engine.set_drain(rig.now(), VOLUME, Drain::Full);
+    rig.rest(SECOND_NS);
+    assert_eq!(limit(&rig), Limit::BackingStore, "{:?}", rig.engine.destage_report(VOLUME));
+    rig.release();
+    rig.rest(SECOND_NS);
+    assert_eq!(rig.engine.dirty_blocks(VOLUME), 0);
+    assert_eq!(limit(&rig), Limit::NothingToDo);
 }
 
 #[test]

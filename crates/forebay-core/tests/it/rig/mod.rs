@@ -131,6 +131,8 @@ pub(crate) struct Rig {
     pub(crate) hangs: Option<u64>,
     /// The same for the next read of a backing store that begins there.
     pub(crate) hangs_backing: Option<u64>,
+    /// Flushes of backing stores hang until [`Rig::release`].
+    pub(crate) hangs_flushes: bool,
     /// Flushes of the cache device fail.
     pub(crate) unflushable: bool,
     /// Offset of the last read of data from the cache device.
@@ -249,6 +251,7 @@ impl Rig {
             unflushable: false,
             hangs: None,
             hangs_backing: None,
+            hangs_flushes: false,
             last_read: 0,
             notices: Vec::new(),
             failed: 0,
@@ -426,7 +429,7 @@ impl Rig {
 
     /// Completes the hanging operations.
     pub(crate) fn release(&mut self) {
-        self.hangs = None;
+        (self.hangs, self.hangs_flushes) = (None, false);
         self.done.append(&mut self.hung);
         self.run();
     }
@@ -553,6 +556,9 @@ impl Rig {
                 }
                 let hangs = self.hangs.take_if(|at| *at == offset).is_some();
                 if hangs { &mut self.hung } else { &mut self.done }.push((op, End::Good(0)));
+            }
+            IoAction::Flush { op, device: Device::Backing(_) } if self.hangs_flushes => {
+                self.hung.push((op, End::Good(0)));
             }
             IoAction::Flush { op, device: Device::Cache } if self.unflushable => {
                 self.done.push((op, End::Failed));
