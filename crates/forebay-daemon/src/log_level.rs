@@ -118,7 +118,20 @@ fn of_pool(event: &PoolEvent) -> Severity {
         | PoolEvent::ClientRefused { .. } => Severity::Warning,
         PoolEvent::Stopped { .. } if event.id() != MessageId::PoolClosed => Severity::Error,
         PoolEvent::Stopped { untold, .. } if !untold.is_empty() => Severity::Warning,
-        _ => Severity::Info,
+        PoolEvent::Note(..)
+        | PoolEvent::Opened { .. }
+        | PoolEvent::Ready { .. }
+        | PoolEvent::Detached { .. }
+        | PoolEvent::Stopping
+        | PoolEvent::Stopped { .. }
+        | PoolEvent::DeviceBack { .. }
+        | PoolEvent::PathFound { .. }
+        | PoolEvent::LossEnded { .. }
+        | PoolEvent::DestageRecovered { .. }
+        | PoolEvent::ExportsBack { .. }
+        | PoolEvent::MirrorWhole
+        | PoolEvent::Resized { .. }
+        | PoolEvent::Scrubbed(_) => Severity::Info,
     }
 }
 

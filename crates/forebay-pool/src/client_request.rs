@@ -2,7 +2,7 @@
 //! checksums, and the form that the engine expects.
 //!
 //! A protocol checks a request, allocates its buffer, and fills it for a write. Then it passes a
-//! [`Submission`] to the engine. The protocol translates the reply.
+//! `Submission` to the engine. The protocol translates the reply.
 //!
 //! A buffer begins at a block boundary of the volume and has all blocks that the request touches,
 //! so the payload lies at the same offset within its first block as in the volume.

@@ -17,6 +17,8 @@ const LAST_BYTES: u128 = 2 * 4096;
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct EnduranceCheck {
     budget: Option<u64>,
+    /// The budget is that of each device.
+    pub(crate) is_per_device: bool,
     at: u64,
     /// The sum of the budget so far, at most a day's.
     given: u128,
@@ -30,6 +32,7 @@ impl EnduranceCheck {
     pub(crate) fn set(&mut self, budget: EnduranceBudget, devices: u64, now: u64, in_flight_bytes: u64) {
         self.settle(now);
         let was = self.budget;
+        self.is_per_device = matches!(budget, EnduranceBudget::BytesOfEachDevice(_));
         self.budget = match budget {
             EnduranceBudget::Bytes(bytes) => Some(bytes),
             EnduranceBudget::BytesOfEachDevice(bytes) => Some(bytes.saturating_mul(devices)),

@@ -116,7 +116,7 @@ impl LogAccount {
         let noted = Rc::make_mut(&mut uses);
         noted.batch += 1;
         let (batch, segment) = (noted.batch, first / self.slots_per_segment);
-        if first % self.slots_per_segment == 0 {
+        if first.is_multiple_of(self.slots_per_segment) {
             noted.since[segment] = Some(batch);
             noted.damaged.remove(&segment);
         }

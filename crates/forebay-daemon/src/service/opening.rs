@@ -253,12 +253,12 @@ impl DeviceOpener {
         let is_there = self.places.within(&spec.path, WITHIN, move |_| path.exists());
         let is_there = is_there.map_err(|undone| undone.or(|| no_answer(&spec.path, WITHIN)))?;
         let (name, state_dir) = (opening.name.clone(), opening.state_dir.clone());
-        let device = self.open_unused(spec, opening)?;
-        let bytes = device.size_bytes();
-        let checked =
-            ask(handle, move |pool| pool.may_join(bytes)).and_then(|may| may).and_then(|()| begin());
-        let joined = checked.map_err(NotJoined::from);
-        let joined = joined.and_then(|()| self.join_device((&name, &state_dir), handle, spec, device));
+        let joined = self.open_unused(spec, opening).map_err(NotJoined::from).and_then(|device| {
+            let bytes = device.size_bytes();
+            ask(handle, move |pool| pool.may_join(bytes))??;
+            begin()?;
+            self.join_device((&name, &state_dir), handle, spec, device)
+        });
         joined.inspect_err(|not| {
             if !is_there && not.is_certain {
                 unmake(std::slice::from_ref(&spec.path));

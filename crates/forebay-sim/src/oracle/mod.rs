@@ -514,7 +514,9 @@ impl Oracle {
                 continue;
             }
             let legal = |version: &Version| version.superseded > begun && version.content.is_part(at, bytes);
-            if !versions.iter().any(legal) && !(is_unknown && self.in_history(volume, sector, at, bytes)) {
+            let is_legal =
+                versions.iter().any(legal) || is_unknown && self.in_history(volume, sector, at, bytes);
+            if !is_legal {
                 return Err(self.wrong(volume, sector, bytes, begun));
             }
             if bytes.len() == SECTOR_BYTES && is_unknown {

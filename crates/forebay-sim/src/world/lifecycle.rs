@@ -214,7 +214,9 @@ impl World {
         joined.retain(|device| device.start < bytes);
         // Separate generator, so that the other draws do not change.
         let own = &mut Rng::new(self.rng.clone().word() ^ 0x4a_4f49_4e45_4400);
-        if bytes > self.disks.cache_bytes && joined.len() + 1 < MEMBERS_MAX && own.chance(1, 2) {
+        // A further device would change a budget for each device.
+        let may_join = joined.len() + 1 < MEMBERS_MAX && !self.endurance_check.is_per_device;
+        if bytes > self.disks.cache_bytes && may_join && own.chance(1, 2) {
             joined.push(JoinedDevice { start: self.disks.cache_bytes, tag: own.word() | 1 });
         }
         let tags: Vec<u64> = joined.iter().map(|device| device.tag).collect();

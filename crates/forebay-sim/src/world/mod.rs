@@ -368,7 +368,8 @@ impl World {
     }
 
     fn set_endurance(&mut self, budget: EnduranceBudget) {
-        let devices = if self.plan.mirror.is_some() { 2 } else { 1 };
+        let joined = self.disks.joined.iter().map(Vec::len).max().unwrap_or(0) as u64;
+        let devices = if self.plan.mirror.is_some() { 2 } else { 1 + joined };
         let in_flight = u64::from(self.plan.engine.scratch_blocks) * 4096;
         self.endurance_check.set(budget, devices, self.now, in_flight);
     }

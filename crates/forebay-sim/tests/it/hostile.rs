@@ -5,7 +5,7 @@ use forebay_sim::hostile::{Hostility, Outcome, run_hostile};
 
 #[test]
 fn hostile_devices_serve_no_wrong_data() {
-    let report = run_hostile(1, 52, None, &mut |_| {});
+    let report = run_hostile(1, 60, None, &mut |_| {});
     assert!(report.violations.is_empty(), "{:#?}", report.violations);
     for (hostility, name) in Hostility::ALL {
         let all: u64 = Outcome::ALL.iter().map(|(outcome, _)| report.count(hostility, *outcome)).sum();
