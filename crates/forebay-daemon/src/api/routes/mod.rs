@@ -1,5 +1,5 @@
 //! Every path of the API: its description, parameters and responses. A handler checks nothing that
-//! `extract` can check and decides nothing: it calls [`Admin`] and gives the result a status.
+//! `extract` can check and decides nothing: it calls `Admin` and gives the result a status.
 
 mod advice;
 mod daemon;
