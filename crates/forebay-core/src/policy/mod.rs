@@ -46,7 +46,7 @@ macro_rules! with_policy {
     };
 }
 
-/// See [`Policy`].
+/// See `Policy`.
 impl ReclaimPolicy {
     pub(crate) fn rank(self, segment: &Segment) -> u128 {
         with_policy!(self, P => P::rank(segment))
