@@ -190,14 +190,14 @@ impl JobTable {
     /// `None` when the daemon stops.
     pub(super) fn next(&self) -> Option<Vec<(JobId, JobSpec)>> {
         self.numbers.note(self.jobs.next_id());
-        // Deadlines can expire at any time, so open jobs need polling; without open jobs the thread
-        // sleeps.
-        let timeout = if self.open().is_empty() { Duration::from_secs(3600) } else { LOOK };
         {
             let threads = lock(&self.threads);
             if threads.stopping {
                 return None;
             }
+            // Deadlines can expire at any time, so open jobs need polling; without open jobs the
+            // thread sleeps. A new job is added under this lock, so none is missed.
+            let timeout = if self.open().is_empty() { Duration::from_secs(3600) } else { LOOK };
             drop(self.changed.wait_timeout(threads, timeout));
         }
         let mut due = self.jobs.runnable();
@@ -292,7 +292,9 @@ impl JobTable {
     /// Waits for the threads of jobs; abandons one that hangs.
     pub(super) fn await_threads(&self, within: Duration) {
         let until = Instant::now() + within;
-        for thread in std::mem::take(&mut lock(&self.threads).running) {
+        // Threads that end ask whether the daemon stops: the lock is not held meanwhile.
+        let running = std::mem::take(&mut lock(&self.threads).running);
+        for thread in running {
             while !thread.is_finished() && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(5));
             }

@@ -5,12 +5,14 @@ use forebay_admin::ErrorKind;
 use forebay_admin::MessageId;
 use forebay_admin::Taking;
 use forebay_admin::events::{EventKind, Severity};
+use forebay_admin::jobs::JobId;
 use forebay_admin::{DetachHow, DeviceRequest, VolumeState};
 use forebay_pool::handover::HandoverSockets;
 use forebay_pool::{Pool, PoolGone};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 pub(super) fn start(folder: &Path, listener_store: Arc<ListenerStore>, io: &str) -> Arc<Service> {
@@ -860,5 +862,24 @@ fn held_volume_refuses_other_changes() {
     drop(hold);
     assert_eq!(service.wait_for_job(&job.id, Duration::from_secs(60)).unwrap().error, None);
     assert!(service.holds.check_all_free().is_ok());
+    assert!(service.stop().is_empty());
+}
+
+#[test]
+fn waiting_for_jobs_lets_them_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), Arc::default(), "psync");
+    let (saw, is_stopping) = (Arc::new(AtomicBool::new(false)), Arc::clone(&service));
+    let (begin, begun) = std::sync::mpsc::channel();
+    let flag = Arc::clone(&saw);
+    service.jobs.spawn(JobId(77), move || {
+        begun.recv().unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        is_stopping.jobs.is_stopping();
+        flag.store(true, Ordering::SeqCst);
+    });
+    begin.send(()).unwrap();
+    service.jobs.await_threads(Duration::from_millis(500));
+    assert!(saw.load(Ordering::SeqCst), "the job waits for the thread that waits for it");
     assert!(service.stop().is_empty());
 }
