@@ -556,8 +556,8 @@ pub struct AlarmTested {
 pub struct JobInfo {
     /// Id.
     pub id: String,
-    /// `flush`, `detach`, `mode-change`, `resize`, `record`, `shrink`, `replace`, `scrub`, `rebuild`,
-    /// `remove`, `export`.
+    /// `flush`, `detach`, `mode-change`, `resize`, `record`, `shrink`, `replace`, `scrub`,
+    /// `rebuild`, `remove`, `export`.
     pub kind: String,
     /// Parameters of the request besides the kind: the new `mode`, the new `size_bytes`,
     /// `bytes_per_s`, `how` to detach, where to `save_to`, `erase`; or null.
