@@ -112,9 +112,36 @@ pub fn find(scope: Scope, name: &str) -> Option<&'static Tunable> {
     scope.tunables().iter().find(|tunable| tunable.name == name)
 }
 
+/// Names of FlashCache that no tunable has. The nearest tunable is often another one, so the page
+/// that translates them is the hint.
+const FLASHCACHE: &[&str] = &[
+    "cache_all",
+    "clean_on_read_miss",
+    "clean_on_write_miss",
+    "dirty_thresh_pct",
+    "do_pid_expiry",
+    "do_sync",
+    "fallow_clean_speed",
+    "fallow_delay",
+    "fast_remove",
+    "io_latency_hist",
+    "lru_hot_pct",
+    "lru_promote_thresh",
+    "max_clean_ios_set",
+    "max_clean_ios_total",
+    "max_pids",
+    "new_style_write_merge",
+    "pid_expiry_secs",
+    "stop_sync",
+    "zero_stats",
+];
+
 /// Returns a suggestion for a name that is no tunable of this scope and none of `others`.
 #[must_use]
 pub fn hint(scope: Scope, name: &str, others: &[&'static str]) -> Option<String> {
+    if FLASHCACHE.contains(&name) {
+        return Some("that is a name of FlashCache; what it is here: forebay help from-flashcache".into());
+    }
     let other = if scope == Scope::Pool { Scope::Volume } else { Scope::Pool };
     if let Some(tunable) = find(other, name) {
         let (name, other, scope) = (tunable.name, other.name(), scope.name());

@@ -39,6 +39,15 @@ fn name_of_the_other_scope_is_refused() {
     assert_eq!(volume, Settings::new(Scope::Volume));
 }
 
+#[test]
+fn names_of_flashcache_lead_to_their_page() {
+    for name in FLASHCACHE {
+        assert!(all().all(|tunable| tunable.name != *name), "{name} is a tunable");
+        let error = Settings::new(Scope::Volume).set(name, "20").unwrap_err().to_string();
+        assert!(error.contains("forebay help from-flashcache"), "{error}");
+    }
+}
+
 /// Generates any value of a kind, and its text in the limits.
 fn any_value(kind: ValueKind) -> BoxedStrategy<Value> {
     match kind {

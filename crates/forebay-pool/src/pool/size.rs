@@ -14,6 +14,7 @@ use super::{Pool, Promise};
 use crate::may_wait::MayWait;
 use crate::members::write_header;
 use crate::open::give_back;
+use forebay_admin::size::ByteSize;
 use forebay_admin::{AdminError, MessageId};
 use forebay_core::LifecycleError;
 use forebay_format::member::{DATA_START_BLOCK, MemberHeader, Members};
@@ -167,10 +168,19 @@ impl Pool {
                 if then == Then::Joined {
                     self.leave();
                 }
-                let _ = done.try_send(Err(refused(doing, &self.name, &error)));
+                let _ = done.try_send(Err(self.size_refused(doing, &error)));
             }
         }
         promise
+    }
+
+    /// Returns why the pool cannot have a size; if that is out of range, with the range in bytes.
+    fn size_refused(&self, doing: &str, error: &LifecycleError) -> AdminError {
+        let refusal = refused(doing, &self.name, error);
+        let LifecycleError::PoolRange { least, most, .. } = *error else { return refusal };
+        let [least, most] = [least, most].map(|segments| ByteSize(self.bytes_of_segments(segments)));
+        let hint = format!("the devices of this pool can have from {least} to {most} together");
+        AdminError { hint, ..refusal }
     }
 
     fn refuse(error: AdminError) -> Answer {
@@ -250,7 +260,7 @@ impl Pool {
             true => Err(LifecycleError::Busy),
             false => self.engine.may_resize_pool(end),
         };
-        may_resize.map_err(|error| refused("grow pool", &self.name, &error))
+        may_resize.map_err(|error| self.size_refused("grow pool", &error))
     }
 
     /// Takes a further device into use; it has this header, and holds no data.

@@ -209,6 +209,12 @@ impl Pool {
         } else {
             geometry.segments_max()
         };
+        self.bytes_of_segments(segments)
+    }
+
+    /// Returns the bytes of the cache devices of a pool of this many segments.
+    pub(super) fn bytes_of_segments(&self, segments: u32) -> u64 {
+        let geometry = self.engine.geometry();
         geometry.segments_start_block * 4096 + u64::from(segments) * geometry.segment_bytes()
     }
 
