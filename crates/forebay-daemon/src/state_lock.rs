@@ -2,8 +2,10 @@
 //! events belong to one daemon, and a second daemon would mistake the first one's caches for its
 //! own.
 //!
-//! `STATE_DIR/daemon.lock` holds the daemon's PID and an advisory lock. The kernel releases the
-//! lock when the process ends, for any reason. An upgrade releases it for the successor.
+//! `STATE_DIR/daemon.lock` holds the daemon's PID and an advisory lock. The directory is locked too,
+//! where the file system has locks for directories (NFS has none): its lock holds although somebody
+//! removes the file. The kernel releases both when the process ends, for any reason. An upgrade
+//! releases them for the successor.
 //!
 //! If the directory takes no file, or the file system has no locks, the daemon serves nevertheless:
 //! other alarms report the directory.
@@ -22,9 +24,10 @@ use std::time::{Duration, Instant};
 const ENDS_WITHIN: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The lock of a state directory, until this is dropped.
+/// The locks of a state directory, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct StateLock {
+    _directory: Option<File>,
     _file: File,
 }
 
@@ -36,17 +39,29 @@ impl StateLock {
     pub(crate) fn take(state_dir: &Path) -> Result<Option<Self>, RunError> {
         let Some(mut file) = open(state_dir) else { return Ok(None) };
         let until = Instant::now() + ENDS_WITHIN;
-        loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
-                Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(LOOK),
-                Err(Errno::WOULDBLOCK) => return Err(in_use(state_dir, &mut file)),
-                Err(_) => return Ok(None),
-            }
+        let directory = File::open(state_dir).ok();
+        let locked = directory.as_ref().map(|directory| lock(directory, until));
+        if locked == Some(Err(Errno::WOULDBLOCK)) {
+            return Err(in_use(state_dir, &mut file));
+        }
+        match lock(&file, until) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(in_use(state_dir, &mut file)),
+            Err(_) => return Ok(None),
         }
         // Only for the message of another daemon.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(Some(Self { _file: file }))
+        Ok(Some(Self { _directory: directory, _file: file }))
+    }
+}
+
+/// Takes a lock. `WOULDBLOCK` if another process has it until then.
+fn lock(file: &File, until: Instant) -> Result<(), Errno> {
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(LOOK),
+            taken => return taken,
+        }
     }
 }
 
@@ -88,6 +103,17 @@ mod tests {
         assert!(text.contains(&named), "{text}");
         drop(first);
         assert!(StateLock::take(&state_dir).unwrap().is_some());
+    }
+
+    #[test]
+    fn removed_lock_file_admits_no_daemon() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = StateLock::take(dir.path()).unwrap();
+        std::fs::remove_file(dir.path().join("daemon.lock")).unwrap();
+        let text = StateLock::take(dir.path()).unwrap_err().to_string();
+        assert!(text.contains("another daemon uses the state directory"), "{text}");
+        drop(first);
+        assert!(StateLock::take(dir.path()).unwrap().is_some());
     }
 
     #[test]
