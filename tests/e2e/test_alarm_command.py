@@ -2,6 +2,8 @@
 for it, and a program that fails is told of."""
 
 import json
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -102,3 +104,32 @@ def test_program_that_fails_has_an_alarm(daemon: Daemon, folder: Path, teller: P
         daemon.configure(POOL.format(folder=folder), daemon=f"alarm_command = {wrong}")
         daemon.forebay("config", "check", daemon.config_path, ok=False)
     daemon.stop()
+
+
+@pytest.mark.parametrize("way", ["upgrade", "restart"])
+def test_alarm_continues_after(way: str, daemon: Daemon, folder: Path, teller: Path, told: Path) -> None:
+    """It keeps its acknowledgement and its time, and is passed on once."""
+    daemon.configure(POOL.format(folder=folder), daemon=command(teller))
+    daemon.start()
+    break_pool(daemon, folder)
+    before = daemon.alarm("pool.failed")
+    daemon("alarms", "--acknowledge", before["id"], "--by", "eva")
+    eventually(lambda: kinds(told) == [("alarm.raised", "pool.failed")], 10, "it is told of the alarm")
+    if way == "upgrade":
+        daemon("upgrade")
+    else:
+        daemon.restart()
+    pid = daemon.api.get("/v1/daemon")["pid"]
+    after = daemon.alarm("pool.failed")
+    assert after["acknowledged"]["by"] == "eva" and after["raised"] == before["raised"], after
+    (folder / "away.img").rename(folder / "flash.img")
+    eventually(lambda: not daemon.api.get("/v1/alarms")["alarms"], 20, "the alarm ends")
+    ends = [("alarm.raised", "pool.failed"), ("alarm.cleared", "pool.failed")]
+    eventually(lambda: kinds(told)[-1:] == ends[1:], 10, "it is told of the end")
+    assert kinds(told) == ends, "the alarm that continues is not passed on again"
+    os.kill(pid, signal.SIGTERM)
+
+    def has_ended() -> bool:
+        return not Path(f"/proc/{pid}").exists() or (way == "restart" and not daemon.running.is_running)
+
+    eventually(has_ended, 30, "the daemon has ended")

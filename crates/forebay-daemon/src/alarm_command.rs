@@ -8,6 +8,7 @@
 //!   killed.
 //! - Its input and output are in memory of a fixed size (`memfd`): neither side waits for the
 //!   other, and a program that prints without end fills nothing.
+//! - An alarm that continues after a restart of the daemon is not passed to it again.
 //! - A program that fails has an alarm of its own, which is not passed to it.
 //! - The daemon does not wait for it when it stops: a running program continues, unless a service
 //!   manager ends it.
@@ -80,7 +81,7 @@ fn follow(service: &Weak<Service>, mut alarms: Subscription) {
                 let lost = gap.lost_max.map_or_else(|| "some".into(), |lost| lost.to_string());
                 Err(format!("{lost} alarms were not delivered: the program is too slow"))
             }
-            Delivery::Event(event) if is_own(event) => continue,
+            Delivery::Event(event) if is_own(event) || event.details["continues"] == true => continue,
             Delivery::Event(event) => command.run(&event.to_json()),
         };
         let Some(service) = service.upgrade() else { return };

@@ -7,6 +7,8 @@
 //!   `events.1.jsonl`. An event is one line in one write, so a kill or a second writer (a successor
 //!   during the handover) leaves whole lines, except for the last one before a loss of power.
 //!   Reading skips lines that are no events.
+//! - The alarms that are active at the end of a run are in them: the next run takes them over, and
+//!   ends those whose conditions it has not seen within [`SEEN_WITHIN`].
 //! - They are not flushed: a loss of power may remove the last events.
 
 use crate::service::{ServiceEvent, Telemetry};
@@ -19,7 +21,7 @@ use std::io::{self, BufRead, BufReader, Read as _, Seek as _, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Weak;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Largest size of a file: about 10,000 events.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -28,6 +30,18 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 /// Interval at which the thread checks whether the daemon still runs.
 const AWAKE: Duration = Duration::from_secs(2);
 
+/// Time after the start within which a condition that holds is seen: a device that fails is noticed
+/// at its next use or look, and a hung pool after 10 s.
+const SEEN_WITHIN: Duration = Duration::from_secs(60);
+
+/// Takes over the alarms of the last run, so call it before the first one is raised. May wait for
+/// the disk. Without readable files the alarms of this run are all new.
+pub(crate) fn restore_alarms(hub: &Hub, state_dir: &Path) {
+    let filter = Filter::default().kind("alarm").ok();
+    let events = filter.and_then(|filter| read(state_dir, 0, &filter, usize::MAX).ok());
+    hub.restore_alarms(&events.unwrap_or_default().0);
+}
+
 /// Follows the events from the first one on; ends with the daemon.
 ///
 /// # Errors
@@ -35,7 +49,8 @@ const AWAKE: Duration = Duration::from_secs(2);
 pub(crate) fn spawn(telemetry: Weak<Telemetry>, hub: &Hub, state_dir: &Path) -> io::Result<()> {
     let events = hub.subscribe(Filter::default(), Start::Oldest).map_err(io::Error::other)?;
     let mut files = Files { folder: folder(state_dir), open: None };
-    let follow = move || follow(&telemetry, events, &mut files);
+    let hub = hub.clone();
+    let follow = move || follow(&telemetry, &hub, events, &mut files);
     std::thread::Builder::new().name("events".into()).spawn(follow).map(drop)
 }
 
@@ -43,9 +58,13 @@ fn folder(state_dir: &Path) -> PathBuf {
     state_dir.join("events")
 }
 
-fn follow(telemetry: &Weak<Telemetry>, mut events: Subscription, files: &mut Files) {
+fn follow(telemetry: &Weak<Telemetry>, hub: &Hub, mut events: Subscription, files: &mut Files) {
     let mut fails = false;
+    let mut end_earlier = Some(Instant::now() + SEEN_WITHIN);
     loop {
+        if end_earlier.take_if(|at| *at <= Instant::now()).is_some() {
+            hub.end_earlier_alarms();
+        }
         match events.receive(AWAKE) {
             Received::Closed => return,
             Received::TimedOut if telemetry.strong_count() == 0 => return,

@@ -1,7 +1,9 @@
 """The daemon under test: `forebay serve` with a configuration file, or `forebay run` with one volume."""
 
+import contextlib
 import json
 import os
+import signal
 import time
 import tomllib
 from collections.abc import Callable, Iterable
@@ -100,6 +102,16 @@ class Daemon(Served):
         self.config_path = folder / f"forebay{suffix}.toml"
         self.forebay = Forebay(folder, admin=self.admin)
         self.api = Api(self.admin)
+
+    def clean_up(self) -> None:
+        super().clean_up()
+        # After an upgrade another process serves.
+        lock = self.state_dir / "daemon.lock"
+        pid = lock.read_text().strip() if lock.is_file() else ""
+        words = Path(f"/proc/{pid}/cmdline")
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if pid and str(self.config_path).encode() in words.read_bytes().split(b"\0"):
+                os.kill(int(pid), signal.SIGKILL)
 
     def configure(self, text: str, daemon: str = "") -> None:
         """Writes the configuration file: `text` behind a [daemon] section, to which the lines `daemon` are added."""

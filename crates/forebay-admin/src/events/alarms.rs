@@ -7,10 +7,13 @@
 //!   acknowledgement.
 //! - An acknowledgement holds for all users, makes one event, and does not end the alarm: only the
 //!   end of the condition does.
+//! - An alarm of an earlier run of the daemon continues if its condition is seen again: it keeps the
+//!   time when it was raised and its acknowledgement, and its event has `"continues": true`. It is
+//!   not active before that. If its condition is not seen, it ends as any other alarm.
 //! - Every change that readers can see makes exactly one event, in the same critical section (see
 //!   `hub`).
 
-use super::event::{NewEvent, rfc3339};
+use super::event::{NewEvent, parse_rfc3339, rfc3339};
 use super::kind::{EventKind, Severity};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -97,6 +100,30 @@ pub struct Alarm {
 }
 
 impl Alarm {
+    /// Reads an alarm from the details of an event of an earlier run; `None` if it is none, or of a
+    /// condition that this version does not know. Its id is 0.
+    fn from_json(alarm: &Value) -> Option<Self> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let time = |value: &Value| parse_rfc3339(value.as_str()?);
+        let key = AlarmKey {
+            condition: EventKind::from_name(alarm["condition"].as_str()?)?,
+            pool: text(&alarm["pool"]),
+            volume: text(&alarm["volume"]),
+        };
+        let by = &alarm["acknowledged"];
+        let acknowledged = text(&by["by"]).zip(time(&by["time"]));
+        Some(Self {
+            id: 0,
+            key,
+            severity: Severity::from_name(alarm["severity"].as_str()?)?,
+            message: text(&alarm["message"])?,
+            raised_unix_ns: time(&alarm["raised"])?,
+            seen_unix_ns: time(&alarm["seen"])?,
+            repeats: alarm["repeats"].as_u64()?,
+            acknowledged: acknowledged.map(|(by, time_unix_ns)| Acknowledgement { by, time_unix_ns }),
+        })
+    }
+
     /// Returns the alarm in the form of the admin API, see [`AlarmInfo`].
     #[must_use]
     pub fn to_json(&self) -> Value {
@@ -179,13 +206,15 @@ pub enum AlarmError {
 #[derive(Debug)]
 pub(super) struct Alarms {
     active: BTreeMap<AlarmKey, Alarm>,
+    /// Alarms of earlier runs whose conditions this run has not seen.
+    earlier: BTreeMap<AlarmKey, Alarm>,
     alarms_max: usize,
     last_id: u64,
 }
 
 impl Alarms {
     pub(super) fn new(alarms_max: usize) -> Self {
-        Self { active: BTreeMap::new(), alarms_max, last_id: 0 }
+        Self { active: BTreeMap::new(), earlier: BTreeMap::new(), alarms_max, last_id: 0 }
     }
 
     /// Records that a condition holds; returns the event for readers, unless it is only a repeat.
@@ -215,7 +244,7 @@ impl Alarms {
             return Some(key.event(EventKind::AlarmRaised, message).severity(severity).details(details));
         }
         self.last_id += 1;
-        let alarm = Alarm {
+        let mut alarm = Alarm {
             id: self.last_id,
             key: key.clone(),
             severity,
@@ -225,15 +254,53 @@ impl Alarms {
             repeats: 0,
             acknowledged: None,
         };
-        let event = alarm.event(EventKind::AlarmRaised, alarm.message.clone()).severity(severity);
+        // A condition that got worse is raised anew.
+        let earlier = self.earlier.remove(&key).filter(|earlier| severity <= earlier.severity);
+        let continues = earlier.is_some();
+        if let Some(earlier) = earlier {
+            alarm.severity = earlier.severity;
+            alarm.raised_unix_ns = earlier.raised_unix_ns;
+            alarm.repeats = earlier.repeats + 1;
+            alarm.acknowledged = earlier.acknowledged;
+        }
+        let mut details = alarm.to_json();
+        if continues {
+            details["continues"] = true.into();
+        }
+        let event = key.event(EventKind::AlarmRaised, alarm.message.clone()).severity(alarm.severity);
         self.active.insert(key, alarm);
-        Some(event)
+        Some(event.details(details))
     }
 
-    /// Records that a condition ended; returns the event, if there was an alarm.
+    /// Records that a condition ended; returns the event, if there was an alarm in this run or an
+    /// earlier one.
     pub(super) fn clear(&mut self, key: &AlarmKey) -> Option<NewEvent> {
-        let alarm = self.active.remove(key)?;
+        let alarm = self.active.remove(key).or_else(|| self.earlier.remove(key))?;
         Some(alarm.event(EventKind::AlarmCleared, format!("{key}: the condition ended")))
+    }
+
+    /// Takes the alarms that were active when earlier runs ended, from their events, oldest first.
+    pub(super) fn restore(&mut self, events: &[Value]) {
+        for event in events {
+            let Some(mut alarm) = Alarm::from_json(&event["details"]) else { continue };
+            if event["kind"] == EventKind::AlarmCleared.name() {
+                self.earlier.remove(&alarm.key);
+            } else if self.earlier.len() < self.alarms_max && !self.active.contains_key(&alarm.key) {
+                self.last_id += 1;
+                alarm.id = self.last_id;
+                self.earlier.insert(alarm.key.clone(), alarm);
+            }
+        }
+    }
+
+    /// Ends the alarms of earlier runs whose conditions this run has not seen; returns the events.
+    pub(super) fn end_earlier(&mut self) -> Vec<NewEvent> {
+        let ended = std::mem::take(&mut self.earlier);
+        let event = |alarm: &Alarm| {
+            let message = format!("{}: the condition was not seen since the daemon started", alarm.key);
+            alarm.event(EventKind::AlarmCleared, message)
+        };
+        ended.values().map(event).collect()
     }
 
     /// Acknowledges an alarm; returns it, and the event if it was not acknowledged before.

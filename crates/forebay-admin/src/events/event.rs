@@ -229,6 +229,12 @@ pub fn rfc3339(unix_ns: u64) -> String {
 
 /// Estimates the length of a value as JSON text: an escaped character counts once. (Counting needs
 /// no allocation.)
+/// Reads a time in the form of [`rfc3339`], as nanoseconds of Unix time.
+pub(super) fn parse_rfc3339(text: &str) -> Option<u64> {
+    let since = crate::size::parse_time(text).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_nanos()).ok()
+}
+
 fn text_bytes(value: &Value) -> usize {
     match value {
         Value::Null => 4,

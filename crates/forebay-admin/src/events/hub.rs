@@ -204,6 +204,23 @@ impl Hub {
         })
     }
 
+    /// Takes over the alarms of earlier runs from their events in JSON, oldest first. If the
+    /// condition of such an alarm is seen in this run, the alarm continues; see
+    /// [`Hub::end_earlier_alarms`].
+    pub fn restore_alarms(&self, events: &[serde_json::Value]) {
+        self.lock().alarms.restore(events);
+    }
+
+    /// Ends the alarms of earlier runs that do not continue: call it once every condition that
+    /// holds has had the time to be seen.
+    pub fn end_earlier_alarms(&self) {
+        self.change(|state, shared, wakers| {
+            for event in state.alarms.end_earlier() {
+                state.publish_if(shared, Some(event), wakers);
+            }
+        });
+    }
+
     /// Acknowledges an alarm for all users, with `by` as the author. A second acknowledgement
     /// changes nothing.
     ///

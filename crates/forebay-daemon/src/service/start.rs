@@ -75,6 +75,9 @@ impl Service {
         let hub = Hub::new(clock.clone(), HubLimits::default());
         let places = PathLimiter::default();
         let state_dir = start.path.is_some().then(|| start.config.daemon.state_dir.clone());
+        if let Some(state_dir) = &state_dir {
+            crate::event_files::restore_alarms(&hub, state_dir);
+        }
         let jobs = JobTable::new(hub.clone(), clock, JobNumbers::new(state_dir, places.clone()));
         let wear = crate::wear::Wear::begin(&start.config.daemon.state_dir);
         let telemetry = Telemetry::new(hub.clone(), start.on_event, wear);

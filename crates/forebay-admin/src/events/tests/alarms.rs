@@ -87,3 +87,66 @@ fn excess_alarms_are_still_reported() {
     assert_eq!(stage.hub.alarms().len(), 2);
     assert_eq!(kinds(&mut reader).len(), 3);
 }
+
+/// Events of another run, as the files of events have them.
+fn stored(subscription: &mut Subscription) -> Vec<serde_json::Value> {
+    let mut events = Vec::new();
+    while let Received::Delivery(Delivery::Event(event)) = subscription.receive(Duration::ZERO) {
+        events.push(event.to_json());
+    }
+    events
+}
+
+#[test]
+fn alarm_continues_in_the_next_run() {
+    let before = Stage::new(HubLimits::default());
+    let mut files = before.follow(Start::Now);
+    let (holds, worse, ends, ended) = (
+        AlarmKey::volume(EventKind::DestageFailed, "db"),
+        AlarmKey::volume(EventKind::DestageFailed, "web"),
+        AlarmKey::pool(EventKind::CacheFenced, "fast"),
+        AlarmKey::pool(EventKind::CacheFenced, "slow"),
+    );
+    for key in [&holds, &worse, &ends, &ended] {
+        before.hub.raise(key.clone(), Severity::Warning, "the disk refuses writes");
+    }
+    ["a1", "a2"].iter().for_each(|id| drop(before.hub.acknowledge(id, "eva").unwrap()));
+    before.hub.clear(&ended);
+
+    let stage = Stage::new(HubLimits::default());
+    stage.clock.advance(Duration::from_secs(60));
+    stage.hub.restore_alarms(&stored(&mut files));
+    let mut reader = stage.follow(Start::Now);
+    assert!(stage.hub.alarms().is_empty(), "no condition was seen in this run");
+    stage.hub.raise(holds.clone(), Severity::Warning, "it still does");
+    stage.hub.raise(worse, Severity::Error, "it is gone");
+    let alarms = stage.hub.alarms();
+    assert_eq!(alarms[0].acknowledged, before.hub.alarms()[0].acknowledged);
+    assert_eq!(alarms[0].raised_unix_ns, before.hub.alarms()[0].raised_unix_ns);
+    assert_eq!((alarms[0].repeats, alarms[0].message.as_str()), (1, "it still does"));
+    assert_eq!((alarms[1].repeats, &alarms[1].acknowledged), (0, &None));
+    stage.hub.end_earlier_alarms();
+    stage.hub.end_earlier_alarms();
+    let events = stored(&mut reader);
+    let seen: Vec<_> = events
+        .iter()
+        .map(|event| (event["kind"].as_str().unwrap(), event["details"]["continues"] == true))
+        .collect();
+    assert_eq!(seen, [("alarm.raised", true), ("alarm.raised", false), ("alarm.cleared", false)]);
+    assert_eq!(events[2]["pool"], "fast");
+    assert!(!stage.hub.clear(&ends), "it has ended");
+}
+
+#[test]
+fn earlier_alarm_whose_condition_ended_is_cleared() {
+    let before = Stage::new(HubLimits::default());
+    let mut files = before.follow(Start::Now);
+    let key = AlarmKey::volume(EventKind::DestageFailed, "db");
+    before.hub.raise(key.clone(), Severity::Warning, "the disk refuses writes");
+    let stage = Stage::new(HubLimits::default());
+    stage.hub.restore_alarms(&stored(&mut files));
+    stage.hub.restore_alarms(&[serde_json::json!({ "kind": "alarm.raised", "details": { "condition": 7 } })]);
+    let mut reader = stage.follow(Start::Now);
+    assert!(stage.hub.clear(&key));
+    assert_eq!(kinds(&mut reader), [EventKind::AlarmCleared]);
+}
