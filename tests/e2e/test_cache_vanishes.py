@@ -4,6 +4,7 @@ With a missing cache, or an older copy of it, no cache is made, no write is ackn
 When the right one is back, everything acknowledged is there. Commands of messages are followed literally. A kill at
 any instant of a start does not turn a good cache away."""
 
+import os
 import shutil
 import struct
 import time
@@ -114,6 +115,22 @@ class Vanishing:
 def vanishing(daemon: Daemon, devices: Devices, folder: Path) -> Vanishing:
     """Not started yet."""
     return Vanishing(daemon, devices, folder)
+
+
+def test_cache_behind_a_wrong_file_is_opened_when_it_is_back(vanishing: Vanishing, daemon: Daemon) -> None:
+    """Another file was at its path, on the directory that its file system is mounted on."""
+    daemon.start()
+    vanishing.write(1)
+    daemon.stop()
+    vanishing.unplug()
+    vanishing.cache.write_bytes(bytes(4096) + os.urandom(1 << 20))
+    daemon.start()
+    vanishing.is_turned_away("cache.foreign-data", vanishing.cache)
+    time.sleep(3)
+    assert daemon.pool("fast")["not_open"], "the wrong file was taken"
+    vanishing.plug()
+    daemon.quiet("pool.failed")
+    vanishing.has(1)
 
 
 def test_missing_cache_is_not_made_anew(vanishing: Vanishing, daemon: Daemon) -> None:

@@ -4,7 +4,9 @@
 //! While a machine boots, devices appear in any order, and some seconds after the daemon. A device
 //! node may exist before its permissions are set. A device that was unplugged returns under its
 //! configured name. So the daemon checks each path every second. The check opens nothing but the
-//! device itself, and the daemon does not retry pools or volumes that failed for another reason.
+//! device itself, and the daemon does not retry pools or volumes that failed for another reason,
+//! with one exception: a pool whose file or device is not its cache is retried once another one is
+//! at that path, as when a file system is mounted later.
 //!
 //! A mirrored cache could be opened without one of its devices, which would then become stale. So
 //! the daemon does not open it that way before its patience ends (`DeferredOpens`). If
@@ -19,7 +21,7 @@
 //! names the holder. A pool whose cache cannot be recorded waits in the same way. `forebay run`
 //! fails instead, because an operator watches it.
 
-use super::deferred_places::Place;
+use super::deferred_places::{FailedWith, Place};
 use super::opening::{HELD, UNOPENED};
 use super::{Service, ServiceEvent};
 use forebay_admin::events::Severity;
@@ -30,6 +32,8 @@ use std::collections::BTreeMap;
 
 /// Text appended to the alarm.
 const UNRECORDED: &str = "the daemon retries until state_dir accepts writes";
+/// Text appended to the alarm.
+const WRONG_FILE: &str = "the daemon opens the pool when another file or device is at its path";
 
 impl Service {
     /// Schedules a retry for a pool or volume that could not be opened because of a device, or that
@@ -62,7 +66,21 @@ impl Service {
         if let Place::Pool(name) = place {
             self.deferred.set_needs_both(name, error.id == MessageId::CacheMemberStale);
         }
+        let is_wrong_file =
+            [MessageId::CacheVanished, MessageId::CacheNotACache, MessageId::CacheForeignData]
+                .contains(&error.id);
+        if matches!(place, Place::Pool(_)) && is_wrong_file {
+            self.deferred.set_failed_with(place, self.files(place));
+        }
         self.hindrance(place).or_else(|| self.is_unrecordable(place).then_some(UNRECORDED))
+    }
+
+    /// Returns the files and devices that are at the paths of a pool's cache.
+    fn files(&self, place: &Place) -> FailedWith {
+        let Place::Pool(name) = place else { return Vec::new() };
+        let devices = self.catalog.config().pools.get(name).map(|pool| pool.devices.clone());
+        let paths = devices.unwrap_or_default().into_iter().map(|spec| spec.path);
+        paths.map(|path| (path.clone(), self.devices.file_at(&path))).collect()
     }
 
     /// Returns true if the cache of this pool cannot be recorded.
@@ -155,7 +173,10 @@ impl Service {
                 found
             }
         };
-        found.first().copied()
+        found.first().copied().or_else(|| {
+            let failed_with = self.deferred.failed_with(place)?;
+            (failed_with == self.files(place)).then_some(WRONG_FILE)
+        })
     }
 
     /// Opens waiting pools and volumes whose devices are free now.

@@ -1,10 +1,12 @@
 //! Pools and volumes that could not be opened yet, and are retried (`deferred_open`).
 
 use super::locking::lock;
+use super::opening::FileAt;
 use forebay_admin::AdminError;
 use forebay_admin::events::{AlarmKey, EventKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -45,6 +47,9 @@ impl fmt::Display for Place {
     }
 }
 
+/// Each path of a place, with the file or device that is there.
+pub(super) type FailedWith = Vec<(PathBuf, Option<FileAt>)>;
+
 /// See the top of this file.
 #[derive(Debug)]
 pub(super) struct DeferredOpens {
@@ -53,6 +58,8 @@ pub(super) struct DeferredOpens {
     /// Those of them that are only late so far, each with the error to report if its device does
     /// not appear.
     late: Mutex<BTreeMap<Place, AdminError>>,
+    /// Files and devices with which a place failed: it is retried when others are at their paths.
+    failed_with: Mutex<BTreeMap<Place, FailedWith>>,
     /// Mirrored pools that cannot be opened with one device: the only one found is stale.
     need_both: Mutex<BTreeSet<String>>,
     /// A waiting pool or volume is being opened.
@@ -67,6 +74,7 @@ impl DeferredOpens {
         Self {
             waiting: Mutex::default(),
             late: Mutex::default(),
+            failed_with: Mutex::default(),
             need_both: Mutex::default(),
             opening: AtomicBool::new(false),
             patience_until: Instant::now() + patience,
@@ -84,11 +92,13 @@ impl DeferredOpens {
 
     pub(super) fn remove(&self, place: &Place) {
         lock(&self.waiting).remove(place);
+        lock(&self.failed_with).remove(place);
     }
 
     /// Forgets a pool and volumes that were removed.
     pub(super) fn forget(&self, pool: &str, volumes: &[String]) {
         lock(&self.waiting).retain(|place| !place.is_of(pool, volumes));
+        lock(&self.failed_with).retain(|place, _| !place.is_of(pool, volumes));
     }
 
     pub(super) fn contains(&self, place: &Place) -> bool {
@@ -97,6 +107,16 @@ impl DeferredOpens {
 
     pub(super) fn all(&self) -> BTreeSet<Place> {
         lock(&self.waiting).clone()
+    }
+
+    /// Notes the files and devices with which a place failed.
+    pub(super) fn set_failed_with(&self, place: &Place, files: FailedWith) {
+        lock(&self.failed_with).insert(place.clone(), files);
+    }
+
+    /// Returns the files and devices with which a place failed.
+    pub(super) fn failed_with(&self, place: &Place) -> Option<FailedWith> {
+        lock(&self.failed_with).get(place).cloned()
     }
 
     /// Notes that a place is late, not failed, with the error to report after the patience.

@@ -19,6 +19,7 @@ use forebay_pool::register::{Consent, Permit, of_pool};
 use forebay_pool::replaced;
 use forebay_pool::time_limit::PathLimiter;
 use forebay_pool::{MayWait, PoolHandle, RunError};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -316,6 +317,16 @@ impl DeviceOpener {
         }
     }
 
+    /// Returns which file or device is at a path; `None` if there is none, or that takes too long.
+    pub(super) fn file_at(&self, path: &Path) -> Option<FileAt> {
+        let wanted = path.to_owned();
+        let look = move |_: &MayWait| {
+            let file = std::fs::metadata(wanted).ok()?;
+            Some(FileAt { file_system: file.dev(), inode: file.ino(), device: file.rdev() })
+        };
+        self.places.within(path, WITHIN, look).ok().flatten()
+    }
+
     /// Returns true if another process holds a device.
     pub(super) fn is_anothers(&self, path: &Path) -> bool {
         matches!(self.try_open(path), Some(Err(DeviceError::InUse { holder, .. })) if holder != OWN)
@@ -329,6 +340,14 @@ impl DeviceOpener {
         };
         self.places.within(path, WITHIN, look).ok()
     }
+}
+
+/// A file or device, to be recognised at its path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct FileAt {
+    file_system: u64,
+    inode: u64,
+    device: u64,
 }
 
 /// Removes cache files that were just created, and are empty.
