@@ -224,7 +224,7 @@ def test_refused_device_is_never_listed(daemon: Daemon, folder: Path) -> None:
     daemon.start()
     before = daemon.config_path.stat()
     other = folder / "other.img"
-    daemon.refused("pool.size", "pool", "grow", "fast", "--device", f"{other}:8GiB", code=2, mentions=["KiB"])
+    daemon.refused("pool.size", "pool", "grow", "fast", "--fill", "--device", f"{other}:8GiB", code=2, mentions=["KiB"])
     after = daemon.config_path.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns), "the file was written"
     assert not other.exists()

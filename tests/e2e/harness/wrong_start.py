@@ -1,5 +1,6 @@
 """A daemon that is started with a wrong configuration, and what it does then."""
 
+import fcntl
 import hashlib
 from pathlib import Path
 
@@ -16,6 +17,16 @@ pool = "fast"
 backing = "file:{w}/db.img"
 exports = ["nbd+unix:///db?socket={w}/db.sock"]
 """
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process has the file locked."""
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 class Start:
@@ -40,10 +51,13 @@ class Start:
         return f"{self.daemon.config_path.name}:{line}:{column}"
 
     def tree(self) -> dict[str, tuple[int, int, str]]:
-        """Each file with its size, its mode, and what is in it where the test gave it its contents. Not what a daemon
-        that runs meanwhile writes by itself: the wear of its devices."""
+        """Each file with its size, its mode, and what is in it where the test gave it its contents. Not the state
+        directory of a daemon that runs meanwhile, which writes its own records at any time."""
+        in_use = [lock.parent for lock in self.w.rglob("daemon.lock") if is_locked(lock)]
         found = {}
-        for path in sorted(path for path in self.w.rglob("*") if not path.name.startswith("wear.")):
+        for path in sorted(self.w.rglob("*")):
+            if any(path.is_relative_to(folder) for folder in in_use):
+                continue
             status = path.stat()
             known = path.name in ("db.img", "other.img", "token") or path.suffix == ".toml"
             what = hashlib.sha256(path.read_bytes()).hexdigest() if known else ""
