@@ -87,3 +87,23 @@ def test_closed_pipe_ends_a_watch(served: Daemon, command: list[str]) -> None:
             served("set", "db", "dirty_high_pct=61")
         assert watch.wait(30) == 0
     served.stop()
+
+
+def test_watches_outlast_a_daemon_that_does_not_answer(served: Daemon) -> None:
+    """As during an upgrade that waits for a slow device: a query takes 10 s at most, and is repeated."""
+    watches = [
+        served.forebay.start("iostat", "200ms", "4", "--json", name="iostat"),
+        served.forebay.start("stats", "db", "--interval", "200ms", "--json", name="stats"),
+    ]
+    reports = [lambda watch=watch: len(watch.stdout().splitlines()) for watch in watches]
+    eventually(lambda: all(count() >= 1 for count in reports), 30, "both report")
+    served.running.signal(signal.SIGSTOP)
+    refused = served.refused("daemon.no-answer", "list", mentions=["in time"])
+    assert "carry out" not in refused.text, "a query changes nothing"
+    before = reports[1]()
+    served.running.signal(signal.SIGCONT)
+    assert watches[0].wait() == 0, watches[0].tail()
+    assert reports[0]() == 4
+    eventually(lambda: reports[1]() > before, 30, "stats goes on")
+    watches[1].signal(signal.SIGTERM)
+    served.stop()

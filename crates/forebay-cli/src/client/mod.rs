@@ -29,6 +29,11 @@ use http::{Error, HttpRequest};
 pub(crate) const DEFAULT_SOCKET: &str = "/run/forebay/admin.sock";
 /// Longest wait for a response that takes the daemon no work; the daemon gives up after 5 s itself.
 const LOOK_WITHIN: Duration = Duration::from_secs(10);
+/// Longest time for which a watch repeats a query: an upgrade that waits for a slow device ends
+/// within it.
+const WATCH_AGAIN: Duration = Duration::from_secs(90);
+/// Pause between repeated queries.
+const WATCH_PAUSE: Duration = Duration::from_millis(200);
 /// Longest wait for a change; the daemon gives up after 60 s itself.
 const CHANGE_WITHIN: Duration = Duration::from_secs(75);
 
@@ -90,6 +95,20 @@ impl Client {
     /// Gets a resource, within `timeout`.
     pub(crate) fn get_within(&self, path: &str, timeout: Duration) -> Result<Value, Failure> {
         self.json("GET", path, None, timeout)
+    }
+
+    /// Makes a query of a watch, and repeats it for at most [`WATCH_AGAIN`] while the daemon runs but
+    /// does not answer, as during an upgrade that waits for a slow device.
+    pub(crate) fn watch<T>(&self, query: impl Fn() -> Result<T, Failure>) -> Result<T, Failure> {
+        let until = Instant::now() + WATCH_AGAIN;
+        loop {
+            match query() {
+                Err(failure) if failure.is_unavailable() && Instant::now() < until && !self.is_stopped() => {
+                    std::thread::sleep(WATCH_PAUSE);
+                }
+                answer => return answer,
+            }
+        }
     }
 
     /// Gets a resource as text.
@@ -154,7 +173,7 @@ impl Client {
         let request = HttpRequest { method, path, body, headers: Vec::new() };
         let answer = http::ask(&self.socket, &request, timeout, &stop);
         let answer = answer.and_then(|answer| Ok((answer.status, answer.text(until, &stop)?)));
-        let (status, text) = answer.map_err(|error| self.no_answer(error))?;
+        let (status, text) = answer.map_err(|error| self.no_answer(error, method))?;
         if (200..300).contains(&status) { Ok(text) } else { Err(self.refused(status, path, &text)) }
     }
 
@@ -170,7 +189,7 @@ impl Client {
             && UNITS.iter().any(|folder| Path::new(folder).join("forebay.service").exists())
     }
 
-    fn no_answer(&self, error: Error) -> Failure {
+    fn no_answer(&self, error: Error, method: &str) -> Failure {
         let socket = self.socket.display();
         match error {
             Error::Connect(error) => {
@@ -196,11 +215,14 @@ impl Client {
             Error::Io(error) if error.kind() == ErrorKind::Interrupted => {
                 Failure::new(MessageId::CliInterrupted, "interrupted")
             }
-            Error::Io(error) if error.kind() == ErrorKind::TimedOut => Failure::new(
+            Error::Io(error) if error.kind() == ErrorKind::TimedOut => Failure::unavailable(
                 MessageId::DaemonNoAnswer,
                 format!("{socket}: the daemon did not answer in time"),
             )
-            .hint("it may still carry out the request: check the state before you repeat it"),
+            .hint(match method {
+                "GET" => "a device may be slow, or an upgrade is in progress: try again",
+                _ => "it may still carry out the request: check the state before you repeat it",
+            }),
             Error::Io(error) => {
                 Failure::new(MessageId::DaemonNoAnswer, format!("{socket}: no answer: {error}"))
                     .hint("the daemon may have been stopped: check its log")

@@ -151,7 +151,7 @@ impl Events {
                 Err(self.client.refused(status, &path, &text))
             }
             Err(_) if self.ever_open => Ok(None),
-            Err(error) => Err(self.client.no_answer(error)),
+            Err(error) => Err(self.client.no_answer(error, "GET")),
         }
     }
 

@@ -37,11 +37,12 @@ impl Client {
         let request = HttpRequest { method: "POST", path, body: Some(to_text(body)?), headers: Vec::new() };
         let stop = || self.is_stopped();
         let answer = http::ask(&self.socket, &request, CHANGE_WITHIN, &stop);
-        let mut answer = answer.map_err(|error| self.no_answer(error))?;
+        let mut answer = answer.map_err(|error| self.no_answer(error, "POST"))?;
         if !(200..300).contains(&answer.status) {
             let status = answer.status;
-            let text =
-                answer.text(Instant::now() + CHANGE_WITHIN, &stop).map_err(|error| self.no_answer(error))?;
+            let text = answer
+                .text(Instant::now() + CHANGE_WITHIN, &stop)
+                .map_err(|error| self.no_answer(error, "POST"))?;
             return Err(self.refused(status, path, &text));
         }
         let job = answer
@@ -62,7 +63,7 @@ impl ByteStream {
             Ok(Bytes::Some(bytes)) => Ok(Piece::Bytes(bytes)),
             Ok(Bytes::End) => Ok(Piece::End),
             Ok(Bytes::Nothing) => Ok(Piece::Nothing),
-            Err(error) => Err(self.client.no_answer(http::Error::Io(error))),
+            Err(error) => Err(self.client.no_answer(http::Error::Io(error), "GET")),
         }
     }
 }

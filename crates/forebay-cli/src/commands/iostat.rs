@@ -79,7 +79,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
                 return Ok(());
             }
         }
-        let now = Sample::take(&client, &options.volume);
+        let now = client.watch(|| Sample::take(&client, &options.volume));
         if interrupt.came() {
             return Ok(());
         }

@@ -88,10 +88,12 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         Format::Table | Format::Json => client.get(&path).map(Answer::Object),
     };
     let mut before: Option<(Instant, Value)> = None;
-    let mut lines = 0_u64;
+    let (mut lines, mut is_first) = (0_u64, true);
     loop {
         let now = Instant::now();
-        match (ask()?, format, options.interval) {
+        let answer = if is_first { ask() } else { client.watch(ask) };
+        is_first = false;
+        match (answer?, format, options.interval) {
             (Answer::Text(text), ..) => screen::print_watched(&text)?,
             (Answer::Object(object), Format::Table, None) => {
                 screen::print(&text(&object, options.all, Width::of_stdout()))?;
