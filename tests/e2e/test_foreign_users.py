@@ -142,6 +142,37 @@ def test_device_below_a_loop_device_is_refused(serving: Daemon, devices: Devices
     serving.stop()
 
 
+@pytest.mark.parametrize("user", ["mount", "volume", "file"])
+def test_loop_device_whose_file_is_used_is_refused(user: str, serving: Daemon, devices: Devices, folder: Path) -> None:
+    """By another loop device on the same bytes, or by a volume on the file."""
+    needs_root("losetup")
+    image = sparse(folder / "disk.img", 64 * MIB)
+    if user == "file":
+        serving("volume", "attach", "first", "--backing", f"file:{image}", "--export", serving.nbd("first"))
+        who: list[object] = ["this very process"]
+    else:
+        other = devices.loop(image)
+        who = [other]
+        if user == "mount":
+            run(["mkfs.ext4", "-q", str(other)])
+            devices.mount(str(other), at=folder / "mnt")
+        else:
+            serving("volume", "attach", "first", "--backing", other, "--export", serving.nbd("first"))
+    store = devices.loop(image)
+    attach = ["volume", "attach", "db", "--backing", store, "--export", serving.nbd("db")]
+    serving.refused("device.in-use", *attach, mentions=[store, *who])
+    serving.stop()
+
+
+def test_loop_devices_on_parts_of_a_file_are_accepted(serving: Daemon, devices: Devices, folder: Path) -> None:
+    needs_root("losetup")
+    image = sparse(folder / "disk.img", 128 * MIB)
+    for name, offset in (("a", 0), ("b", 64 * MIB)):
+        part = devices.loop(image, "--offset", str(offset), "--sizelimit", str(64 * MIB))
+        serving("volume", "attach", name, "--backing", part, "--export", serving.nbd(name))
+    serving.stop()
+
+
 @pytest.mark.parametrize("kind", ["file", "device"])
 def test_qemu_refuses_what_is_served(serving: Daemon, devices: Devices, folder: Path, kind: str) -> None:
     need("qemu-io", "qemu-img", "qemu-nbd")

@@ -4,7 +4,7 @@
 //! is opened with `O_EXCL`, which also excludes mounts, LVM and RAID. Both get byte-range locks as
 //! in QEMU, so that QEMU, its tools and other programs that lock files refuse a served file. A
 //! device is refused if another process has locks on it, a loop device lies on it, or a process has
-//! it open for writing.
+//! it open for writing; a loop device also if others use the file below.
 //!
 //! All locks belong to the open file description: they end with its last descriptor, so also when
 //! the process is killed.
@@ -28,7 +28,12 @@ pub(super) fn open_locked(
     let in_use = |User { holder, way_out }| DeviceError::InUse { path: path.into(), holder, way_out };
     let exclusive = options.lock && kind == DeviceKind::Block;
     if options.lock {
-        let below = std::fs::metadata(path).ok().and_then(|metadata| others::loop_device(&metadata));
+        let metadata = std::fs::metadata(path).ok();
+        let below = metadata.as_ref().and_then(others::loop_device);
+        let below = below.or_else(|| {
+            let metadata = metadata.filter(|_| kind == DeviceKind::Block)?;
+            others::user_below(&metadata)
+        });
         // Checked before this process opens it for writing. A read-only tool does not disturb
         // writers.
         let user = below.or_else(|| others::writer(path, kind).filter(|_| !options.read_only));
@@ -61,6 +66,25 @@ pub(super) fn open_locked(
 fn lock(file: &File) -> io::Result<()> {
     // SAFETY: flock takes no pointers.
     sys::check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }).map(drop)
+}
+
+/// A program that has a lock on an open file. Takes the lock for a moment, so a program that tries
+/// to get it at the same time may be refused.
+pub(super) fn locked_by(file: &File) -> Option<String> {
+    // SAFETY: flock takes no pointers.
+    let flock = |how: libc::c_int| sys::check(unsafe { libc::flock(file.as_raw_fd(), how) });
+    if flock(libc::LOCK_SH | libc::LOCK_NB).is_err() {
+        return Some(holder(file));
+    }
+    let _ = flock(libc::LOCK_UN);
+    let found = range(file, libc::F_OFD_GETLK, libc::F_WRLCK, ALL).ok()?;
+    if found.l_type == libc::F_UNLCK as libc::c_short {
+        return None;
+    }
+    Some(match found.l_pid > 0 {
+        true => others::program(&found.l_pid.to_string()),
+        false => "another program, which has locked it".into(),
+    })
 }
 
 /// Byte ranges of QEMU's lock scheme (its `block/file-posix.c`): bytes from 100 on stand for the

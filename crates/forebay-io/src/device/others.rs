@@ -1,6 +1,8 @@
 //! Other users of a file or block device, as far as the kernel reports them.
 //!
 //! - A loop device that lies on it, mounted or not, found by device and inode.
+//! - If it is a loop device itself: another one on the same bytes, if that is in use, and a program
+//!   that has locked the file below.
 //! - A program that has a file open for writing. The kernel grants a read lease only if there is
 //!   none. It grants leases to the owner and with `CAP_LEASE`, on local file systems.
 //!
@@ -71,8 +73,57 @@ fn lies_on(name: &str, below: &str, wanted: &Metadata) -> bool {
     if std::fs::metadata(below.trim_end_matches('\n')).is_ok_and(|found| same(&found)) {
         return true;
     }
-    let Some((device, inode)) = inode_below(name) else { return false };
-    (device, inode) == (wanted.dev(), wanted.ino())
+    Below::of(name).is_some_and(|below| below.inode == (wanted.dev(), wanted.ino()))
+}
+
+/// The user of the bytes below a loop device; `None` if this is no loop device.
+pub(super) fn user_below(metadata: &Metadata) -> Option<User> {
+    let number = metadata.rdev();
+    let node = format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number));
+    let mut node = std::fs::canonicalize(node).ok()?;
+    let sectors = |file: &str| -> Option<u64> {
+        std::fs::read_to_string(node.join(file)).ok()?.trim().parse::<u64>().ok()
+    };
+    let partition =
+        sectors("partition").and_then(|_| Some((sectors("start")? * 512, sectors("size")? * 512)));
+    if partition.is_some() {
+        node.pop();
+    }
+    let name = node.file_name()?.to_str()?;
+    let mut below = Below::of(name)?;
+    if let Some((start, length)) = partition {
+        below.start = below.start.saturating_add(start);
+        below.end = below.start.saturating_add(length);
+    }
+    let others = std::fs::read_dir("/sys/block").ok()?.flatten();
+    let others = others.filter_map(|entry| entry.file_name().into_string().ok());
+    let beside = others.filter(|other| other != name && other.starts_with("loop")).find_map(|other| {
+        let overlaps = Below::of(&other).is_some_and(|others| others.overlaps(&below));
+        let at = mounted_at(&other);
+        let is_used = overlaps && (at.is_some() || is_claimed(&other));
+        let on = at.map_or_else(|| "which is in use".to_owned(), |at| format!("which is mounted on {at}"));
+        is_used.then(|| User {
+            holder: format!("the loop device /dev/{other} on the same file, {on}"),
+            way_out: format!("stop what uses /dev/{other}, or use one loop device for the file"),
+        })
+    });
+    beside.or_else(|| {
+        let path = std::fs::read_to_string(node.join("loop/backing_file")).ok()?;
+        let file = File::open(path.trim_end_matches('\n')).ok()?;
+        let found = file.metadata().ok()?;
+        let is_it = below.inode == (found.dev(), found.ino());
+        if !is_it {
+            return None;
+        }
+        super::lock::locked_by(&file).map(User::program)
+    })
+}
+
+/// Whether a program or the kernel has claimed a block device, as file systems and caches do.
+fn is_claimed(name: &str) -> bool {
+    let node = Path::new("/dev").join(name);
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(node);
+    opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
 }
 
 /// Start of `struct loop_info64` of <linux/loop.h>, with room for all of it.
@@ -80,19 +131,44 @@ fn lies_on(name: &str, below: &str, wanted: &Metadata) -> bool {
 struct LoopInfo {
     device: u64,
     inode: u64,
-    others: [u64; 27],
+    rdevice: u64,
+    offset: u64,
+    /// 0: to the end of the file.
+    size_limit: u64,
+    others: [u64; 24],
 }
 
-fn inode_below(name: &str) -> Option<(u64, u64)> {
-    const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
-    let node = File::open(Path::new("/dev").join(name)).ok()?;
-    let mut info = LoopInfo { device: 0, inode: 0, others: [0; 27] };
-    // SAFETY: LOOP_GET_STATUS64 stores a `struct loop_info64`, 232 bytes, through the pointer.
-    sys::check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_GET_STATUS64 as _, &raw mut info) }).ok()?;
-    // `huge_encode_dev` of the kernel.
-    let major = info.device >> 8 & 0xfff;
-    let minor = info.device & 0xff | info.device >> 12 & 0xf_ff00;
-    Some((libc::makedev(major as u32, minor as u32), info.inode))
+/// The bytes that a loop device lies on.
+struct Below {
+    /// Device and inode of the file.
+    inode: (u64, u64),
+    start: u64,
+    end: u64,
+}
+
+impl Below {
+    /// The bytes below a loop device; `None` if it has no file, or does not exist.
+    fn of(name: &str) -> Option<Below> {
+        const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
+        let node = File::open(Path::new("/dev").join(name)).ok()?;
+        let mut info =
+            LoopInfo { device: 0, inode: 0, rdevice: 0, offset: 0, size_limit: 0, others: [0; 24] };
+        // SAFETY: LOOP_GET_STATUS64 stores a `struct loop_info64`, 232 bytes, through the pointer.
+        sys::check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_GET_STATUS64 as _, &raw mut info) }).ok()?;
+        // `huge_encode_dev` of the kernel.
+        let major = info.device >> 8 & 0xfff;
+        let minor = info.device & 0xff | info.device >> 12 & 0xf_ff00;
+        let length = if info.size_limit == 0 { u64::MAX } else { info.size_limit };
+        Some(Below {
+            inode: (libc::makedev(major as u32, minor as u32), info.inode),
+            start: info.offset,
+            end: info.offset.saturating_add(length),
+        })
+    }
+
+    fn overlaps(&self, other: &Below) -> bool {
+        self.inode == other.inode && self.start < other.end && other.start < self.end
+    }
 }
 
 /// The mount point of a block device.
