@@ -27,7 +27,7 @@ pub(super) fn all(reader: &mut Reader, config: &Config) {
     daemon(reader, config);
     let devices = devices(reader, config);
     geometry(reader, config);
-    mirrors(reader, config);
+    conflicts_of_pools(reader, config);
     backings(reader, config, &devices);
     exports(reader, config);
     mounts(reader, config);
@@ -140,10 +140,11 @@ fn one_device(reader: &mut Reader, span: Span, path: &Path, what: &str, first: S
 
 /// Checks the settings of each pool for conflicts with each other and with the number of its
 /// devices.
-fn mirrors(reader: &mut Reader, config: &Config) {
+fn conflicts_of_pools(reader: &mut Reader, config: &Config) {
     for (pool, section) in &config.pools {
         for conflict in conflicts::of_pool(&section.tunables(), section.devices.len()) {
-            let span = at(reader, &format!("pool.{pool}.mirror"));
+            let mut keys = conflict.keys.iter();
+            let span = keys.find_map(|key| reader.place(&format!("pool.{pool}.{key}"))).unwrap_or(0..0);
             reader.push(
                 Diagnostic::error(MessageId::SettingConflict, span, conflict.message).help(conflict.help),
             );
