@@ -189,8 +189,8 @@ impl Context {
             OrderPhase::Confirming | OrderPhase::InForce => {
                 order.phase = OrderPhase::Leaving;
                 self.want_checkpoint();
-                self.cover(CoverageMark::OrderYielded);
-                self.notice(Notice::OrderYielded { volume });
+                self.coverage.add(CoverageMark::OrderYielded);
+                self.actions.notice(Notice::OrderYielded { volume });
             }
             OrderPhase::Leaving => {}
         }
@@ -211,8 +211,8 @@ impl Context {
         };
         order.phase = OrderPhase::Leaving;
         self.want_checkpoint();
-        self.cover(CoverageMark::OrderBroken);
-        self.notice(Notice::OrderBroken { volume: key.volume(), block: key.block() });
+        self.coverage.add(CoverageMark::OrderBroken);
+        self.actions.notice(Notice::OrderBroken { volume: key.volume(), block: key.block() });
     }
 
     /// Makes the next epoch active once the earlier ones are complete.
@@ -240,7 +240,7 @@ impl Context {
                 return;
             }
             if !marked {
-                self.cover(CoverageMark::EpochWaitsForMarks);
+                self.coverage.add(CoverageMark::EpochWaitsForMarks);
                 self.log.order_waits_for_marks |= urgent;
                 return;
             }
@@ -293,7 +293,7 @@ impl Context {
                 .map
                 .order(volume)
                 .is_none_or(|order| order.phase != OrderPhase::Leaving && order.active >= epoch);
-            if passes || self.fenced {
+            if passes || self.failure.is_fenced() {
                 self.order_waiters.remove(at);
                 self.emit(Event::OrderReached(direct));
             } else {

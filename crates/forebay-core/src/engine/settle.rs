@@ -67,7 +67,7 @@ impl Engine {
     /// Steps that most caches do not need, behind one check; a mirrored cache always takes them.
     #[cold]
     fn step_seldom(&mut self) {
-        if self.cx.mirror.is_some() {
+        if self.cx.members.is_mirrored() {
             // Repairs and rebuilds take the remaining pages.
             self.cx.step_mirror();
             self.dispatch();
@@ -135,7 +135,7 @@ impl Engine {
     pub(super) fn step_checkpoint(&mut self) {
         if self.checkpoint.is_ready_for_snapshot(&mut self.cx) {
             self.pool_resize.apply(&mut self.cx, &mut self.reclaim);
-            self.cx.apply_rebuild();
+            self.cx.members.apply_rebuild(&mut self.cx.superblock);
             self.checkpoint.take_snapshot(&mut self.cx);
             self.dispatch();
         }

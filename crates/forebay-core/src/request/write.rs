@@ -56,7 +56,7 @@ impl Requests {
     pub(crate) fn mutation_locked(&mut self, cx: &mut Context, req: u32) {
         let request = cx.reqs.get_mut(req);
         request.locked = true;
-        if cx.fenced && cx.hold_mutation(req) {
+        if cx.failure.is_fenced() && cx.failure.hold_mutation(req, cx.reqs.get_mut(req)) {
             return;
         }
         let request = cx.reqs.get_mut(req);
@@ -153,7 +153,9 @@ impl Requests {
         let failed = request.failed;
         // Parts that succeeded through the log before the cache failed are at risk there: repeat
         // the whole request.
-        if (failed && cx.fenced || cx.failure.runs_without_cache()) && cx.may_redo_mutation(req) {
+        if (failed && cx.failure.is_fenced() || cx.failure.runs_without_cache())
+            && cx.failure.may_redo_mutation(cx.reqs.get_mut(req))
+        {
             self.mutation_locked(cx, req);
             return;
         }
@@ -174,7 +176,7 @@ impl Requests {
         if fua && !failed {
             cx.flush_for(req);
         } else if !failed && cx.failure.runs_without_cache() {
-            cx.make_readable(req);
+            cx.failure.make_readable(req, cx.reqs.get_mut(req), &mut cx.actions);
         }
         if cx.reqs.get(req).pending == 0 {
             cx.reply(req);
