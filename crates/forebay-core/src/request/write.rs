@@ -68,7 +68,12 @@ impl Requests {
         match kind {
             RequestKind::Write { .. } if write_back => self.log_range(cx, req, from, to),
             RequestKind::Write { .. } => self.start_direct(cx, req, from, to, false),
-            _ => self.start_zeroes(cx, req, write_back),
+            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => {
+                self.start_zeroes(cx, req, write_back);
+            }
+            RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => {
+                unreachable!("only requests that change data lock their blocks for that")
+            }
         }
         self.mutation_part_done(cx, req, true);
     }
@@ -164,7 +169,7 @@ impl Requests {
             RequestKind::Write { fua }
             | RequestKind::Discard { fua }
             | RequestKind::WriteZeroes { fua, .. } => fua,
-            _ => false,
+            RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => false,
         };
         let range = request.range();
         request.locked = false;
