@@ -215,7 +215,7 @@ impl Context {
         let stream = &self.log.streams[StreamKind::Write.index()];
         self.free.window.len() <= 1
             && stream.room(self.batch_blocks()) == 0
-            && (!self.log.marks.is_empty() || stream.waits_without_payload())
+            && (self.log.marks.len() > 0 || stream.waits_without_payload())
     }
 }
 
@@ -338,7 +338,7 @@ impl Checkpoints {
 
     /// Returns the present state without the segments. No batch is in flight, so it equals the log.
     fn snapshot(&mut self, cx: &mut Context) -> Checkpoint {
-        self.absorbed = core::mem::take(&mut cx.log.marks);
+        self.absorbed = cx.log.marks.take_all();
         self.settled = cx.log.streams[StreamKind::Write.index()].take_without_payload();
         for item in self.settled.clone() {
             cx.map.apply_drop(item.kind);

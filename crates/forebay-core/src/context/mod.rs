@@ -5,6 +5,7 @@
 
 pub(crate) mod actions;
 pub(crate) mod blank;
+pub(crate) mod clean_marks;
 pub(crate) mod counters;
 pub(crate) mod counting;
 pub(crate) mod coverage;

@@ -585,7 +585,7 @@ impl Destager {
                         cx.note_safer(cx.map.key(slot), cx.map.mask(slot));
                     }
                     cx.map.set_state(slot, BlockState::Destaged);
-                    cx.log.add_mark(slot, cx.now);
+                    cx.log.marks.add(slot, cx.now);
                     cx.model_cleaned(slot);
                     blocks += 1;
                 }

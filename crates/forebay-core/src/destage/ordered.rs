@@ -241,7 +241,9 @@ impl Context {
             }
             if !marked {
                 self.coverage.add(CoverageMark::EpochWaitsForMarks);
-                self.log.order_waits_for_marks |= urgent;
+                if urgent {
+                    self.log.marks.set_order_waits(true);
+                }
                 return;
             }
             if !durable && !fault::planted(PlantedBug::EpochBeforeMarks) {
@@ -305,7 +307,7 @@ impl Context {
     /// Begins and ends orders as the settings require, and makes epochs active. `is_moving`:
     /// returns true if a block of the volume is being relocated.
     pub(crate) fn step_ordered(&mut self, is_moving: impl Fn(VolumeId) -> bool) {
-        self.log.order_waits_for_marks = false;
+        self.log.marks.set_order_waits(false);
         for id in self.volumes.ids() {
             let Some(volume) = self.volumes.get(id) else { continue };
             let wanted = volume.settings.destage_order == DestageOrder::Ordered;

@@ -254,7 +254,7 @@ impl Engine {
         };
         [
             self.requests.deadline(self.cx.now),
-            self.cx.log.marks_deadline(self.cx.now),
+            self.cx.log.marks.deadline(self.cx.now),
             self.checkpoint.deadline(&self.cx),
             self.cx.wake_at,
             self.shares.sweeps_deadline(&self.cx),

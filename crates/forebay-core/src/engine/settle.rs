@@ -142,7 +142,8 @@ impl Engine {
     }
 
     fn step_logs(&mut self) {
-        self.cx.log.writers_wait_for_marks = self.requests.wait_for_marks(self.cx.now);
+        let wait = self.requests.wait_for_marks(self.cx.now);
+        self.cx.log.marks.set_writers_wait(wait);
         for stream in [StreamKind::Survivor, StreamKind::Write, StreamKind::Fill] {
             self.cx.step_append(stream);
         }

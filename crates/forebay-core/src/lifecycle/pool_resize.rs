@@ -286,7 +286,7 @@ fn moves_pinned(cx: &mut Context, relocations: &mut Relocations, slot: u32, room
 fn forget_segments(cx: &mut Context, count: u32) {
     let slots = count.saturating_mul(cx.map.geometry.segment_blocks);
     cx.flushes.forget_segments(count);
-    cx.log.marks.retain(|slot| *slot < slots);
+    cx.log.marks.forget_slots(slots);
     cx.free.forget_from(count);
     if fault::planted(PlantedBug::AppendToRetired) {
         cx.free.window.retain(|number| *number < count);

@@ -13,14 +13,13 @@
 //! same stream sequence. Only the end of the segment waits for its summary.
 
 use crate::api::written::Payload;
-use crate::api::{Device, IoAction, Nanos, Notice, OpId};
+use crate::api::{Device, IoAction, Notice, OpId};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
-use crate::context::free::FreeSegments;
 use crate::context::operations::OpKind;
 use crate::context::sectors::push_span;
-use crate::context::streams::{Batch, Item, ItemKind, ItemOwner, Log};
+use crate::context::streams::{Batch, Item, ItemKind, ItemOwner};
 use crate::fault::{self, PlantedBug};
 use crate::map::CacheMap;
 use crate::map::segment::{BlockState, SegmentPhase};
@@ -28,16 +27,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use forebay_format::batch::{BatchHeader, BatchKind, ENTRIES_MAX, Entry};
 use forebay_format::summary::{self, SummaryItem};
-use forebay_format::{BLOCK_BYTES, Slot, StreamKind};
+use forebay_format::{BLOCK_BYTES, StreamKind};
 
 /// Attempts to write a batch before its requests fail.
 const BATCH_TRIES: u32 = 4;
-/// Clean marks wait this long before a batch is written for them alone.
-const MARKS_DELAY_NS: u64 = 1_000_000_000;
 /// Fills wait this long for a segment: a window extension takes two flushes.
 pub(crate) const FILLS_WAIT_NS: u64 = 250_000_000;
-/// Number of clean marks that are worth a batch of their own.
-const MARKS_WORTH_A_BATCH: usize = 512;
 
 impl CacheMap {
     /// Seals a segment without a summary.
@@ -47,31 +42,6 @@ impl CacheMap {
         segment.completed = completed;
         segment.phase = SegmentPhase::Sealed;
         self.sealed(number);
-    }
-}
-
-impl Log {
-    /// Queues a clean mark for a slot that is now durable on the backing store.
-    pub(crate) fn add_mark(&mut self, slot: u32, now: Nanos) {
-        if self.marks.is_empty() {
-            self.marks_since = now;
-        }
-        self.marks.push(slot);
-    }
-
-    /// True if marks should be written now, with or without payload.
-    fn marks_are_due(&self, now: Nanos, free: &FreeSegments) -> bool {
-        !self.marks.is_empty()
-            && (self.marks.len() >= MARKS_WORTH_A_BATCH
-                || now >= self.marks_since + MARKS_DELAY_NS
-                || self.order_waits_for_marks
-                || free.is_short_of_segments()
-                || self.writers_wait_for_marks)
-    }
-
-    pub(crate) fn marks_deadline(&self, now: Nanos) -> Option<u64> {
-        let due = self.marks_since + MARKS_DELAY_NS;
-        (!self.marks.is_empty() && due > now).then_some(due)
     }
 }
 
@@ -102,7 +72,8 @@ impl Context {
     /// Writes as many batches of a stream as may be in flight.
     pub(crate) fn step_append(&mut self, kind: StreamKind) {
         loop {
-            let marks = kind == StreamKind::Write && self.log.marks_are_due(self.now, &self.free);
+            let marks = kind == StreamKind::Write
+                && self.log.marks.are_due(self.now, || self.free.is_short_of_segments());
             let limit = self.config.pool.batches_in_flight.max(1) as usize;
             let stream = &self.log.streams[kind.index()];
             if !(stream.is_worth_a_batch() || marks)
@@ -220,7 +191,7 @@ impl Context {
         let mut batch = self.log.spare_batches.pop().unwrap_or_default();
         let mut entries = core::mem::take(&mut self.log.spare_entries);
         if kind == StreamKind::Write {
-            self.take_marks(&mut batch.marks, &mut entries);
+            self.log.marks.take_into(&self.map, self.now, &mut batch.marks, &mut entries);
         }
         let (segment, start) = self.log.streams[kind.index()].open.expect("a segment was prepared");
         let room = self.batch_blocks() - start - 1;
@@ -475,7 +446,7 @@ impl Context {
         stream.completed_sequence = stream.completed_sequence.max(batch.stream_sequence + 1);
         stream.tries = 0;
         if !batch.marks.is_empty() {
-            self.log.marks_ticket = self.flushes.cache.ticket();
+            self.log.marks.note_logged(self.flushes.cache.ticket());
         }
         for slot in batch.marks.drain(..) {
             if self.map.state(slot) == BlockState::Destaged {
@@ -510,7 +481,7 @@ impl Context {
         let give_up = stream.tries >= BATCH_TRIES || self.failure.is_fenced();
         for mut batch in failed.into_iter().rev() {
             self.map.segments[batch.segment as usize].pins -= 1;
-            self.log.marks.append(&mut batch.marks);
+            self.log.marks.put_back(&mut batch.marks);
             while let Some(item) = batch.items.pop() {
                 self.log.streams[kind.index()].queue.push_front(item);
             }
@@ -557,32 +528,5 @@ impl Context {
             self.map.apply_drop(item.kind);
         }
         self.emit(Event::Appended(item.done, item.key, slot));
-    }
-
-    /// Moves marks into a batch, neighbours as one entry. Skips slots that changed meanwhile.
-    fn take_marks(&mut self, slots: &mut Vec<u32>, entries: &mut Vec<Entry>) {
-        if self.log.marks.is_empty() {
-            return;
-        }
-        self.log.marks.sort_unstable();
-        self.log.marks.dedup();
-        // Half of the header stays free for data, so that marks never delay writers.
-        let twice = fault::planted(PlantedBug::OverfillHeader);
-        let most = if twice { 2 * ENTRIES_MAX } else { ENTRIES_MAX / 2 };
-        while entries.len() < most {
-            let Some(slot) = self.log.marks.pop() else { break };
-            if self.map.state(slot) != BlockState::Destaged {
-                continue;
-            }
-            slots.push(slot);
-            match entries.last_mut() {
-                Some(Entry::CleanMark { slot: first, count }) if first.0 == slot + 1 => {
-                    *first = Slot(slot);
-                    *count += 1;
-                }
-                _ => entries.push(Entry::CleanMark { slot: Slot(slot), count: 1 }),
-            }
-        }
-        self.log.marks_since = self.now;
     }
 }

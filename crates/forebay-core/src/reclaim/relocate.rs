@@ -310,11 +310,11 @@ impl Relocations {
             }
             cx.stats.relocated_blocks += 1;
             if state == BlockState::Destaged {
-                cx.log.add_mark(slot, cx.now);
+                cx.log.marks.add(slot, cx.now);
             }
             // The entry of a clean survivor is also a clean mark if the entry of the original
             // records it as dirty.
-            cx.log.marks_ticket = cx.flushes.cache.ticket();
+            cx.log.marks.note_logged(cx.flushes.cache.ticket());
         } else {
             cx.coverage.add(CoverageMark::RelocationLost);
         }

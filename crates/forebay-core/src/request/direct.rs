@@ -248,7 +248,7 @@ impl Requests {
         });
         unclean.sort_unstable();
         destager.undo(cx, volume, &unclean);
-        if cx.flushes.cache.has_covered(cx.log.marks_ticket) {
+        if cx.flushes.cache.has_covered(cx.log.marks.ticket()) {
             self.direct_settled(cx, destager, direct);
             return;
         }
