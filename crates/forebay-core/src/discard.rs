@@ -26,7 +26,6 @@ use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::free::Discard;
 use crate::context::free::FreeSegments;
-use crate::context::mirror::Standing;
 use crate::context::operations::OpKind;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
@@ -64,10 +63,13 @@ impl Context {
     /// Begins the next discard, if one is due.
     pub(crate) fn step_discards(&mut self, checkpoint: &Checkpoints) {
         let discards = &self.free.discards;
-        let whole = self.mirror.as_ref().is_none_or(|mirror| mirror.standing == Standing::Whole);
-        let wanted = self.config.pool.discard_freed && !discards.refused && !self.stopping && !self.fenced;
+        let whole = self.members.is_whole();
+        let wanted = self.config.pool.discard_freed
+            && !discards.refused
+            && !self.stopping
+            && !self.failure.is_fenced();
         if !wanted || !whole || discards.to_look_at == 0 || discards.under_way.is_some() {
-            self.free.discard_due = self.mirror.is_some();
+            self.free.discard_due = self.members.is_mirrored();
             return;
         }
         // Reclaim replaces the segment that the discard holds back.
@@ -92,7 +94,7 @@ impl Context {
 
     /// Returns the segments to discard: this one, or both of its column.
     fn halves(&self, number: u32) -> (u32, Option<u32>) {
-        match &self.mirror {
+        match self.members.mirror() {
             Some(mirror) => {
                 let (first, twin) = mirror.halves(number);
                 (first, Some(twin))
@@ -115,7 +117,11 @@ impl Context {
     }
 
     fn discard(&mut self, number: u32, of_window: bool) {
-        self.cover(if of_window { CoverageMark::WindowDiscarded } else { CoverageMark::PoolDiscarded });
+        self.coverage.add(if of_window {
+            CoverageMark::WindowDiscarded
+        } else {
+            CoverageMark::PoolDiscarded
+        });
         if of_window && fault::planted(PlantedBug::WriteUnderDiscard) {
             self.free.window.push_front(number);
         }
@@ -129,7 +135,7 @@ impl Context {
             Some(Discard { segment: number, of_window, pending: 1 + u32::from(twin.is_some()) });
         for number in core::iter::once(first).chain(twin) {
             let offset = self.map.geometry.segment_offset(number, 0);
-            let op = self.new_op(OpKind::Discard);
+            let op = self.ops.begin(OpKind::Discard, self.now);
             let member = self.member_at(offset);
             let state = self.ops.get_mut(op);
             (state.member, state.len) = (member, len as u32);
@@ -146,8 +152,8 @@ impl Context {
             }
             Err(DeviceFailure::Unsupported) if !self.free.discards.refused => {
                 self.free.discards.refused = true;
-                self.cover(CoverageMark::DiscardsRefused);
-                self.notice(Notice::DiscardsRefused);
+                self.coverage.add(CoverageMark::DiscardsRefused);
+                self.actions.notice(Notice::DiscardsRefused);
             }
             Err(_) => {}
         }

@@ -25,14 +25,14 @@ use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
 use crate::context::locks::BlockRange;
-use crate::context::mirror::Outcome;
+use crate::context::mirror::{Members, Outcome};
 use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse};
 use crate::context::sectors::BLOCK;
 use crate::failure::damage::{CACHE_READ_TRIES, Damage};
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::{BlockState, Key};
-use crate::map::sweep_slots;
+use crate::map::{CacheMap, sweep_slots};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -62,41 +62,43 @@ struct Scrub {
     report: ScrubReport,
 }
 
-impl Context {
+impl Members {
     /// Returns true if both members have this segment and are active.
-    fn has_two_copies(&self, segment: u32) -> bool {
-        let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
-        whole && self.is_pair(segment)
+    fn has_two_copies(&self, map: &CacheMap, segment: u32) -> bool {
+        let whole = self.mirror().is_some_and(|mirror| mirror.failed().is_none());
+        whole && self.is_pair(map, segment)
     }
 
     /// The member of a pair to read this copy from: the active one, if only one is active.
-    fn scrubbed_member(&self, slot: u32, copy: u8) -> Option<u8> {
-        let mirror = self.mirror.as_ref().filter(|_| self.is_pair(self.map.place(slot).0))?;
+    fn scrubbed_member(&self, map: &CacheMap, slot: u32, copy: u8) -> Option<u8> {
+        let mirror = self.mirror().filter(|_| self.is_pair(map, map.place(slot).0))?;
         Some(mirror.failed().map_or(copy, |failed| 1 - failed))
     }
 
+    /// Byte offset of a slot in the cache, on this member if the slot belongs to a pair.
+    fn copy_offset(&self, map: &CacheMap, slot: u32, member: Option<u8>) -> u64 {
+        let (segment, index) = map.place(slot);
+        member.map_or_else(|| map.offset(slot), |member| self.half_offset(map, segment, member, index))
+    }
+
     /// Returns true if a slot is live, is not known to be lost, and was not only on a lost member.
-    fn is_worth_scrubbing(&self, slot: u32) -> bool {
-        let state = self.map.state(slot);
-        if state == BlockState::Void || self.mirror.is_some() && self.is_gone(self.map.place(slot).0) {
+    fn is_worth_scrubbing(&self, map: &CacheMap, slot: u32) -> bool {
+        let state = map.state(slot);
+        if state == BlockState::Void || self.is_mirrored() && self.is_gone(map, map.place(slot).0) {
             return false;
         }
         let overlooked = fault::planted(PlantedBug::ScrubOverlooksDirty) && state == BlockState::Dirty;
-        let lost = state == BlockState::Dirty && self.map.is_lost(slot);
+        let lost = state == BlockState::Dirty && map.is_lost(slot);
         !overlooked && !lost
     }
 
-    /// Byte offset of a slot in the cache, on this member if the slot belongs to a pair.
-    fn copy_offset(&self, slot: u32, member: Option<u8>) -> u64 {
-        let (segment, index) = self.map.place(slot);
-        member.map_or_else(|| self.map.offset(slot), |member| self.half_offset(segment, member, index))
+    /// As [`Members::is_worth_scrubbing`], after the read: a client may have overwritten the block.
+    fn is_worth_judging(&self, map: &CacheMap, slot: u32) -> bool {
+        self.is_worth_scrubbing(map, slot) || fault::planted(PlantedBug::ScrubJudgesVoid)
     }
+}
 
-    /// As [`Context::is_worth_scrubbing`], after the read: a client may have overwritten the block.
-    fn is_worth_judging(&self, slot: u32) -> bool {
-        self.is_worth_scrubbing(slot) || fault::planted(PlantedBug::ScrubJudgesVoid)
-    }
-
+impl Context {
     /// The next run of live slots, contiguous on the device, and which copy of them: first slot,
     /// count, copy.
     fn next_run(&self, scrub: &mut Scrub, looks: &mut u32) -> Option<(u32, u32, u8)> {
@@ -107,7 +109,7 @@ impl Context {
             let empty = self.map.segments[scrub.segment as usize].live == 0;
             if empty || scrub.index >= blocks {
                 let second = scrub.copy == 0 && !fault::planted(PlantedBug::ScrubOneCopy);
-                let again = !empty && second && self.has_two_copies(scrub.segment);
+                let again = !empty && second && self.members.has_two_copies(&self.map, scrub.segment);
                 (scrub.segment, scrub.copy) = if again { (scrub.segment, 1) } else { (scrub.segment + 1, 0) };
                 scrub.index = 0;
                 *looks -= 1;
@@ -118,7 +120,7 @@ impl Context {
             }
             let slot = self.map.slot(scrub.segment, scrub.index);
             let wanted = !scrub.dirty_only || self.map.state(slot) == BlockState::Dirty;
-            let counts = wanted && self.is_worth_scrubbing(slot);
+            let counts = wanted && self.members.is_worth_scrubbing(&self.map, slot);
             if !counts && run.is_some() {
                 return run;
             }
@@ -194,7 +196,7 @@ impl Scrubber {
         if self.scrub.as_ref().is_some_and(|scrub| !scrub.dirty_only) {
             return Err(LifecycleError::Busy);
         }
-        let copies = |number: u32| 1 + u64::from(cx.has_two_copies(number));
+        let copies = |number: u32| 1 + u64::from(cx.members.has_two_copies(&cx.map, number));
         let live =
             (0..).zip(&cx.map.segments).map(|(number, segment)| u64::from(segment.live) * copies(number));
         let total_blocks = live.sum();
@@ -250,14 +252,14 @@ impl Scrubber {
     pub(crate) fn step(&mut self, cx: &mut Context) {
         let Some(mut scrub) = self.scrub.take() else { return };
         scrub.wake_at = None;
-        let ends = scrub.cancelled || cx.fenced || cx.stopping;
+        let ends = scrub.cancelled || cx.failure.is_fenced() || cx.stopping;
         if ends {
-            scrub.under_way -= cx.forget_asked_repairs();
+            scrub.under_way -= cx.members.forget_asked_repairs();
         }
         let through = !ends && self.scrub_on(cx, &mut scrub);
         if scrub.under_way == 0 && (ends || through) {
             if !scrub.dirty_only {
-                cx.notice(Notice::ScrubEnded { report: scrub.report, complete: through });
+                cx.actions.notice(Notice::ScrubEnded { report: scrub.report, complete: through });
             }
         } else {
             self.scrub = Some(scrub);
@@ -274,9 +276,9 @@ impl Scrubber {
                 return false;
             }
             if let Some(slot) = scrub.again.pop() {
-                if cx.is_worth_scrubbing(slot) {
+                if cx.members.is_worth_scrubbing(&cx.map, slot) {
                     scrub.begins(1);
-                    let member = cx.scrubbed_member(slot, 0);
+                    let member = cx.members.scrubbed_member(&cx.map, slot, 0);
                     self.read_for_scrub(cx, slot, 1, From { member, tries: 1 });
                 }
                 continue;
@@ -284,7 +286,7 @@ impl Scrubber {
             match cx.next_run(scrub, &mut looks) {
                 Some((slot, count, copy)) => {
                     scrub.begins(count);
-                    let member = cx.scrubbed_member(slot, copy);
+                    let member = cx.members.scrubbed_member(&cx.map, slot, copy);
                     self.read_for_scrub(cx, slot, count, From { member, tries: 1 });
                 }
                 None if looks == 0 => {
@@ -301,7 +303,7 @@ impl Scrubber {
         let pages: Vec<Page> = (0..count).filter_map(|_| cx.pages.take(PageUse::Scrub)).collect();
         let spans: Vec<_> = pages.iter().map(|page| page.span()).collect();
         cx.map.pin(slot);
-        let offset = cx.copy_offset(slot, from.member);
+        let offset = cx.members.copy_offset(&cx.map, slot, from.member);
         let read = self.reads.insert(ScrubRead { slot, pages, from });
         let op = cx.read(Device::Cache, offset, &spans, true, OpKind::ScrubRead { read });
         cx.ops.get_mut(op).slot = Some(slot);
@@ -326,10 +328,10 @@ impl Scrubber {
 
     /// Handles the result of a slot's read; its segment is still pinned.
     fn scrubbed(&mut self, cx: &mut Context, slot: u32, found: Found, from: From) {
-        let stale = !cx.is_worth_judging(slot);
-        let paired = cx.has_two_copies(cx.map.place(slot).0);
+        let stale = !cx.members.is_worth_judging(&cx.map, slot);
+        let paired = cx.members.has_two_copies(&cx.map, cx.map.place(slot).0);
         let elsewhere =
-            cx.mirror.as_ref().zip(from.member).is_some_and(|(mirror, member)| !mirror.counts(member));
+            cx.members.mirror().zip(from.member).is_some_and(|(mirror, member)| !mirror.counts(member));
         let elsewhere = elsewhere && !fault::planted(PlantedBug::JudgeFailedCopy);
         let Some(scrub) = &mut self.scrub else { return };
         let right = found == Found::Right;
@@ -345,7 +347,7 @@ impl Scrubber {
             return;
         }
         scrub.report.checked_blocks += 1;
-        if right || stale || cx.fenced {
+        if right || stale || cx.failure.is_fenced() {
             return;
         }
         if paired {
@@ -378,7 +380,7 @@ impl Scrubber {
     pub(crate) fn repaired(&mut self, cx: &mut Context, slot: u32, outcome: Outcome) {
         self.note(|scrub| scrub.under_way -= 1);
         cx.settle_again();
-        if !cx.is_worth_judging(slot) || cx.fenced {
+        if !cx.members.is_worth_judging(&cx.map, slot) || cx.failure.is_fenced() {
             return;
         }
         match outcome {
@@ -402,9 +404,11 @@ impl Scrubber {
         let slots = (0..cx.map.geometry.slot_count()).filter(|slot| {
             let (segment, index) = cx.map.place(*slot);
             let table = &cx.map.segments[segment as usize];
-            cx.has_two_copies(segment) && table.live > 0 && table.state(index) != BlockState::Void
+            cx.members.has_two_copies(&cx.map, segment)
+                && table.live > 0
+                && table.state(index) != BlockState::Void
         });
-        let place = |slot, member| cx.copy_offset(slot, Some(member));
+        let place = |slot, member| cx.members.copy_offset(&cx.map, slot, Some(member));
         slots.map(move |slot| ([place(slot, 0), place(slot, 1)], cx.map.crc(slot)))
     }
 
@@ -448,7 +452,7 @@ impl Scrubber {
         if let Some(scrub) = &mut self.scrub {
             scrub.under_way -= 1;
         }
-        let crc = crcs.first().filter(|_| ok && cx.fills.is_valid(key, token) && !cx.fenced);
+        let crc = crcs.first().filter(|_| ok && cx.fills.is_valid(key, token) && !cx.failure.is_fenced());
         let Some(crc) = crc else {
             cx.fills.end(key, token);
             cx.pages.give(PageUse::Fill, page);
@@ -456,7 +460,7 @@ impl Scrubber {
             return;
         };
         self.note(|scrub| scrub.report.repaired_blocks += 1);
-        cx.cover(CoverageMark::ScrubRepaired);
+        cx.coverage.add(CoverageMark::ScrubRepaired);
         cx.emit(Event::Fetched { key, crc: *crc, page, token });
     }
 }

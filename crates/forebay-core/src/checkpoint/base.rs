@@ -76,7 +76,7 @@ impl BaseWriter {
         Self {
             encoder: BaseEncoder::new(rest, follows, geometry.segment_count),
             geometry,
-            members: cx.meta_members(),
+            members: cx.members.meta_members(),
             entries: 0,
             tables: 0,
             used: BlockSet::default(),
@@ -176,23 +176,23 @@ impl Checkpoints {
 
     fn base_is_useless(&self, cx: &Context) -> bool {
         let Some(base) = &self.base else { return false };
-        let changed = base.geometry != cx.map.geometry || base.members != cx.meta_members();
+        let changed = base.geometry != cx.map.geometry || base.members != cx.members.meta_members();
         changed || cx.map.changes.are_lost() || !self.is_running(cx)
     }
 
     pub(super) fn drop_base(&mut self, cx: &mut Context) {
-        cx.cover(CoverageMark::BaseDropped);
+        cx.coverage.add(CoverageMark::BaseDropped);
         self.base = None;
         self.base_given_up = true;
     }
 
     #[cold]
     pub(super) fn begin_base(&mut self, cx: &mut Context) {
-        cx.cover(CoverageMark::BaseBegun);
+        cx.coverage.add(CoverageMark::BaseBegun);
         if cx.map.changes.are_lost() {
             // No increment can follow in the chain in effect. The new one needs the changes from
             // here on.
-            cx.cover(CoverageMark::ChangesLost);
+            cx.coverage.add(CoverageMark::ChangesLost);
             self.broken = true;
             cx.map.changes.begin(self.limits.changes);
         }
@@ -246,7 +246,7 @@ impl Checkpoints {
         }
         if base.failed {
             base.tries += 1;
-            let again = base.tries < WRITE_TRIES && !cx.fenced;
+            let again = base.tries < WRITE_TRIES && !cx.failure.is_fenced();
             return if again { self.write_piece(cx) } else { self.drop_base(cx) };
         }
         match base.stage {

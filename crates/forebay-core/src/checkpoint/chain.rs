@@ -101,7 +101,10 @@ impl Checkpoints {
     /// Returns true if the engine is serving and takes ordinary checkpoints, neither the opening
     /// nor the final one.
     pub(super) fn is_running(&self, cx: &Context) -> bool {
-        self.purpose == Purpose::Running && cx.status == Status::Ready && !cx.fenced && !cx.is_winding_down()
+        self.purpose == Purpose::Running
+            && cx.status == Status::Ready
+            && !cx.failure.is_fenced()
+            && !cx.is_winding_down()
     }
 
     #[inline]
@@ -126,8 +129,8 @@ impl Checkpoints {
 
     /// Returns true if all active members have all of the chain, and the geometry is the same.
     fn has_same_places(&self, cx: &Context) -> bool {
-        let members = cx.meta_members();
-        cx.joining_member().is_none()
+        let members = cx.members.meta_members();
+        cx.members.joining_member().is_none()
             && self.image_geometry == Some(cx.map.geometry)
             && members.start >= self.image_members.start
             && members.end <= self.image_members.end
@@ -135,7 +138,7 @@ impl Checkpoints {
 
     /// Notes, when a checkpoint takes effect, that members that are not active lack it.
     pub(super) fn note_members(&mut self, cx: &Context) {
-        let (had, members) = (self.image_members.clone(), cx.meta_members());
+        let (had, members) = (self.image_members.clone(), cx.members.meta_members());
         self.image_members = had.start.max(members.start)..had.end.min(members.end);
     }
 
@@ -176,7 +179,7 @@ impl Checkpoints {
         self.bytes = Arc::new(increment.encode());
         cx.map.changes.reuse(increment.changes);
         self.append_to_chains(cx);
-        cx.cover(CoverageMark::CheckpointIncrement);
+        cx.coverage.add(CoverageMark::CheckpointIncrement);
     }
 
     /// Decides the places of the increment, and its chain in the superblock.
@@ -186,7 +189,7 @@ impl Checkpoints {
         let fits = |at: u64| at + u64::from(blocks) <= u64::from(geometry.checkpoint_slot_blocks);
         self.places.clear();
         if let Some(base) = self.base.take_if(|base| base.is_complete()) {
-            cx.cover(CoverageMark::BaseInEffect);
+            cx.coverage.add(CoverageMark::BaseInEffect);
             self.start = base.start();
             let at = self.start + u64::from(base.increments);
             assert!(fits(at), "I13: an increment does not reach into another slot");
@@ -228,7 +231,7 @@ impl Checkpoints {
         let generation = whole.generation;
         self.places = [0, 1].map(|copy| geometry.checkpoint_offset(generation, copy)).to_vec();
         cx.superblock.chain = None;
-        (self.image_geometry, self.image_members) = (Some(geometry), cx.meta_members());
+        (self.image_geometry, self.image_members) = (Some(geometry), cx.members.meta_members());
         self.broken = false;
         // Its change list ends here. Writes of the base in flight complete before those of the
         // checkpoint.

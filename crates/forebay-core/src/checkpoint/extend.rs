@@ -62,7 +62,7 @@ impl Checkpoints {
         let left = most.saturating_sub(self.listed.len());
         let possible = cx.status != Status::Opening
             && self.purpose == Purpose::Running
-            && cx.mirror.is_none()
+            && !cx.members.is_mirrored()
             && !cx.map.has_unrecorded_drops();
         if !possible || left == 0 {
             return false;
@@ -80,7 +80,7 @@ impl Checkpoints {
             return false;
         }
         cx.free.pool.retain(|number| !chosen.contains(number));
-        cx.cover(CoverageMark::WindowExtended);
+        cx.coverage.add(CoverageMark::WindowExtended);
         self.begin_extension(cx, chosen);
         true
     }

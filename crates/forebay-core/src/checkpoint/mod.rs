@@ -215,7 +215,7 @@ impl Context {
         let stream = &self.log.streams[StreamKind::Write.index()];
         self.free.window.len() <= 1
             && stream.room(self.batch_blocks()) == 0
-            && (!self.log.marks.is_empty() || stream.waits_without_payload())
+            && (self.log.marks.len() > 0 || stream.waits_without_payload())
     }
 }
 
@@ -241,7 +241,7 @@ impl Checkpoints {
     /// Returns true if empty segments are about to join the window: a checkpoint or extension that
     /// lists them is in progress, or due.
     pub(crate) fn is_room_coming(&self, cx: &Context) -> bool {
-        !cx.fenced && (!self.joining.is_empty() || !cx.free.pool.is_empty() && self.is_due(cx))
+        !cx.failure.is_fenced() && (!self.joining.is_empty() || !cx.free.pool.is_empty() && self.is_due(cx))
     }
 
     pub(crate) fn deadline(&self, cx: &Context) -> Option<Nanos> {
@@ -255,7 +255,7 @@ impl Checkpoints {
     #[inline]
     fn may_checkpoint(&self, cx: &Context) -> bool {
         let is_closing = cx.is_winding_down() && cx.log.moves == 0 && self.purpose != Purpose::Opening;
-        !cx.fenced && !is_closing
+        !cx.failure.is_fenced() && !is_closing
     }
 
     /// Begins the checkpoint that ends recovery. Afterwards the engine rewrites both slots of
@@ -270,7 +270,7 @@ impl Checkpoints {
     /// Begins the final checkpoint.
     pub(crate) fn begin_final(&mut self, cx: &mut Context) {
         self.purpose = Purpose::Closing;
-        if cx.fenced {
+        if cx.failure.is_fenced() {
             // No checkpoint is possible: the cache stays marked as open, and the next start
             // recovers it.
             cx.actions.push_owner(OwnerAction::Closed);
@@ -293,7 +293,7 @@ impl Checkpoints {
                     self.begin_base(cx);
                 }
                 if self.waits_for_base(cx) {
-                    cx.cover(CoverageMark::CheckpointWaits);
+                    cx.coverage.add(CoverageMark::CheckpointWaits);
                     return false;
                 }
                 self.hold(cx);
@@ -301,7 +301,7 @@ impl Checkpoints {
             CheckpointStep::Holding => {}
             _ => return false,
         }
-        if cx.fenced {
+        if cx.failure.is_fenced() {
             self.step = CheckpointStep::Idle;
             cx.log.on_hold = false;
             return false;
@@ -314,7 +314,7 @@ impl Checkpoints {
         cx.checkpoint_wanted = false;
         self.last_at = cx.now;
         if cx.wants_marks_by_checkpoint() {
-            cx.cover(CoverageMark::CheckpointOfFullLog);
+            cx.coverage.add(CoverageMark::CheckpointOfFullLog);
         }
         let follows = cx.superblock.checkpoint_generation;
         let rest = self.snapshot(cx);
@@ -338,25 +338,25 @@ impl Checkpoints {
 
     /// Returns the present state without the segments. No batch is in flight, so it equals the log.
     fn snapshot(&mut self, cx: &mut Context) -> Checkpoint {
-        self.absorbed = core::mem::take(&mut cx.log.marks);
+        self.absorbed = cx.log.marks.take_all();
         self.settled = cx.log.streams[StreamKind::Write.index()].take_without_payload();
         for item in self.settled.clone() {
             cx.map.apply_drop(item.kind);
         }
         if !self.absorbed.is_empty() {
-            cx.cover(CoverageMark::MarksByCheckpoint);
+            cx.coverage.add(CoverageMark::MarksByCheckpoint);
         }
         if !self.settled.is_empty() {
-            cx.cover(CoverageMark::ItemsByCheckpoint);
+            cx.coverage.add(CoverageMark::ItemsByCheckpoint);
         }
         if cx.volumes.has_ended_intents() {
-            cx.cover(CoverageMark::IntentCleared);
+            cx.coverage.add(CoverageMark::IntentCleared);
         }
         let joining = cx.free.may_join().min(cx.free.pool.len());
         self.joining = cx.free.pool.drain(..joining).collect();
         self.accounts_for = cx.log.next_sequence;
         cx.map.drops_recorded();
-        let spare = cx.mirror.as_ref().and_then(|mirror| mirror.spare());
+        let spare = cx.members.mirror().and_then(|mirror| mirror.spare());
         let window: Vec<u32> = cx
             .free
             .window
@@ -424,7 +424,7 @@ impl Checkpoints {
                 self.takes_effect(cx)
             }
             CheckpointStep::FlushA => self.write_superblock(cx, 1),
-            CheckpointStep::FlushB if cx.joining_member().is_some() && !self.second => {
+            CheckpointStep::FlushB if cx.members.joining_member().is_some() && !self.second => {
                 self.second = true;
                 self.write_superblock(cx, 0);
             }
@@ -434,9 +434,11 @@ impl Checkpoints {
     }
 
     fn repair_superblock(&mut self, cx: &mut Context) {
-        if cx.mirror.is_some() {
+        if cx.members.is_mirrored() {
             let mut stale = core::mem::take(&mut cx.stale_superblocks);
-            stale.retain(|(offset, _)| cx.meta_members().contains(&usize::from(cx.member_at(*offset))));
+            stale.retain(|(offset, _)| {
+                cx.members.meta_members().contains(&usize::from(cx.member_at(*offset)))
+            });
             cx.stale_superblocks = stale;
         }
         let Some((offset, bytes)) = cx.stale_superblocks.first().cloned() else {
@@ -458,7 +460,7 @@ impl Checkpoints {
         if self.held_back {
             return;
         }
-        let members = cx.meta_members();
+        let members = cx.members.meta_members();
         self.pending = (self.places.len() * members.len()) as u32;
         self.failed = false;
         for member in members {
@@ -481,7 +483,7 @@ impl Checkpoints {
         assert!(flushed, "I13: a superblock names only what was flushed");
         self.step = [CheckpointStep::SuperA, CheckpointStep::SuperB][copy];
         let second = self.second;
-        let members = cx.superblock_members(second);
+        let members = cx.members.superblock_members(second);
         self.pending = members.len() as u32;
         self.failed = false;
         if copy == 0 && self.tries == 0 && !second {
@@ -558,7 +560,7 @@ impl Checkpoints {
         (self.extensions, self.listed_first) = (0, self.listed.len());
         for number in core::mem::take(&mut self.joining) {
             cx.map.end_segment(number, SegmentPhase::Free);
-            cx.column_is_free(number);
+            cx.members.column_is_free(&mut cx.map, number);
             if !cx.free.keep_retired(number) {
                 cx.free.window.push_back(number);
             }
@@ -583,7 +585,7 @@ impl Checkpoints {
         self.base_given_up = false;
         self.super_generation = cx.superblock.generation;
         cx.stats.checkpoints += 1;
-        cx.notice(Notice::Checkpointed { generation: cx.superblock.checkpoint_generation });
+        cx.actions.notice(Notice::Checkpointed { generation: cx.superblock.checkpoint_generation });
         match core::mem::take(&mut self.purpose) {
             Purpose::Running => {}
             Purpose::Opening => {

@@ -1,6 +1,6 @@
 //! The actions that the owner has not taken yet, in order.
 
-use crate::api::{Action, IoAction, OwnerAction};
+use crate::api::{Action, IoAction, Notice, OwnerAction};
 use alloc::collections::VecDeque;
 
 #[derive(Debug, Default)]
@@ -15,6 +15,11 @@ impl ActionQueue {
     #[inline]
     pub(crate) fn push_owner(&mut self, action: OwnerAction) {
         self.0.push_back(Action::Owner(action));
+    }
+
+    /// Reports a notice to the owner.
+    pub(crate) fn notice(&mut self, notice: Notice) {
+        self.push_owner(OwnerAction::Notice(notice));
     }
 
     #[inline]

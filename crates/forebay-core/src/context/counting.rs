@@ -2,16 +2,10 @@
 
 use crate::api::Device;
 use crate::context::Context;
-use crate::context::coverage::CoverageMark;
 use crate::context::operations::{DoneOp, OpKind};
 use forebay_format::VolumeId;
 
 impl Context {
-    /// Sets the coverage mark of a rare path.
-    pub(crate) fn cover(&mut self, mark: CoverageMark) {
-        self.coverage.add(mark);
-    }
-
     /// Counts a failed operation.
     pub(crate) fn count_failure(&mut self, op: &DoneOp) {
         match (&op.kind, op.backing, op.slot) {

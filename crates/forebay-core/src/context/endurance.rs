@@ -23,7 +23,7 @@ use forebay_format::{BLOCK_BYTES, StreamKind};
 impl Context {
     /// Returns the budget in effect, bytes a day.
     fn endurance_budget(&self) -> Option<u64> {
-        let devices = self.superblock.members.count().max(if self.mirror.is_some() { 2 } else { 1 });
+        let devices = self.superblock.members.count().max(if self.members.is_mirrored() { 2 } else { 1 });
         match self.config.pool.endurance_budget {
             EnduranceBudget::Unlimited => None,
             EnduranceBudget::Bytes(bytes) => Some(bytes),

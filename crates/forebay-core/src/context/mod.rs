@@ -5,6 +5,7 @@
 
 pub(crate) mod actions;
 pub(crate) mod blank;
+pub(crate) mod clean_marks;
 pub(crate) mod counters;
 pub(crate) mod counting;
 pub(crate) mod coverage;
@@ -37,10 +38,7 @@ use crate::api::config::EngineConfig;
 use crate::api::open_error::OpenError;
 
 use crate::api::stats::Stats;
-use crate::api::written::Payload;
-use crate::api::{
-    Device, IoAction, Nanos, Notice, OpId, OwnerAction, REQUEST_BYTES_MAX, Request, RequestKind, Span,
-};
+use crate::api::{Device, IoAction, Nanos, OpId, REQUEST_BYTES_MAX, Request, RequestKind, Span};
 use crate::base::slab::Slab;
 use crate::context::actions::ActionQueue;
 use crate::context::counters::Counters;
@@ -54,8 +52,8 @@ use crate::context::fills::Fills;
 use crate::context::flush_ledger::FlushLedger;
 use crate::context::free::FreeSegments;
 use crate::context::locks::{BlockRange, LockOwner, RangeLocks};
-use crate::context::mirror::Mirror;
-use crate::context::operations::{DoneOp, Op, OpKind};
+use crate::context::mirror::Members;
+use crate::context::operations::{DoneOp, OpKind, Operations};
 use crate::context::pages::Pages;
 use crate::context::recovery_reads::RecoveryRead;
 use crate::context::requests::Req;
@@ -69,13 +67,12 @@ use crate::map::destage_queue::OrderWaiter;
 use crate::map::segment::Key;
 use crate::map::{CacheMap, UNSETTLED_LOOKUPS_MAX};
 use crate::policy::ghosts::Ghosts;
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use forebay_format::VolumeId;
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::superblock::Superblock;
-use forebay_format::{BLOCK_BYTES, VolumeId};
 
 /// State of an engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -90,6 +87,15 @@ pub enum Status {
     Stopping,
 }
 
+impl Status {
+    /// Returns true if the engine serves requests. (Comparing with [`Status::Ready`] would compare
+    /// errors too.)
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self, Self::Ready)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) config: EngineConfig,
@@ -101,9 +107,7 @@ pub(crate) struct Context {
     pub(crate) actions: ActionQueue,
     /// Events that parts have sent to each other and the engine has not delivered yet.
     pub(crate) events: VecDeque<Event>,
-    pub(crate) ops: Slab<Op>,
-    pub(crate) spare_spans: Vec<Vec<Span>>,
-    pub(crate) spare_headers: Vec<Box<[u8; BLOCK_BYTES]>>,
+    pub(crate) ops: Operations,
     pub(crate) reqs: Slab<Req>,
     pub(crate) spare_crcs: Vec<Vec<u32>>,
     pub(crate) pages: Pages,
@@ -132,8 +136,8 @@ pub(crate) struct Context {
     pub(crate) free: FreeSegments,
     /// The volume table, with entries of volumes that are not attached.
     pub(crate) volume_table: Vec<VolumeEntry>,
-    /// The two members of a mirrored cache.
-    pub(crate) mirror: Option<Box<Mirror>>,
+    /// The devices of the cache.
+    pub(crate) members: Members,
     /// Progress of a cache failure.
     pub(crate) failure: CacheFailure,
     pub(crate) read_retry: ReadRetry,
@@ -142,8 +146,6 @@ pub(crate) struct Context {
     pub(crate) locks: RangeLocks<LockOwner>,
     /// Serialises writes to the backing stores.
     pub(crate) backing_locks: RangeLocks<LockOwner>,
-    /// A flush of the cache device failed: the engine cannot guarantee durability.
-    pub(crate) fenced: bool,
     pub(crate) coverage: CoverageMarks,
     pub(crate) counters: Counters,
     pub(crate) stopping: bool,
@@ -174,9 +176,7 @@ impl Context {
             volumes: Volumes::default(),
             actions: ActionQueue::default(),
             events: VecDeque::new(),
-            ops: Slab::new(),
-            spare_spans: Vec::new(),
-            spare_headers: Vec::new(),
+            ops: Operations::new(),
             reqs: Slab::new(),
             spare_crcs: Vec::new(),
             pages,
@@ -194,13 +194,12 @@ impl Context {
             reserved_generation: 0,
             free: FreeSegments::default(),
             volume_table: Vec::new(),
-            mirror: None,
+            members: Members::default(),
             failure: CacheFailure::default(),
             read_retry: ReadRetry::default(),
             flushes: FlushLedger::default(),
             locks: RangeLocks::new(),
             backing_locks: RangeLocks::new(),
-            fenced: false,
             coverage: CoverageMarks::default(),
             counters: Counters::new(),
             stopping: false,
@@ -219,7 +218,7 @@ impl Context {
         {
             for block in first..first + blocks {
                 if self.map.index.is_listed(Key::new(volume, block)) {
-                    self.cover(CoverageMark::ListedBlockAsked);
+                    self.coverage.add(CoverageMark::ListedBlockAsked);
                 }
                 self.map.settle_key(Key::new(volume, block));
             }
@@ -250,13 +249,6 @@ impl Context {
         one.write_sequential_blocks += sequential;
         self.stats.write_bypass_blocks += blocks;
         self.stats.write_sequential_blocks += sequential;
-    }
-
-    /// Returns true if the engine serves requests. (Comparing with [`Status::Ready`] would compare
-    /// errors too.)
-    #[inline]
-    pub(crate) fn is_ready(&self) -> bool {
-        matches!(self.status, Status::Ready)
     }
 
     pub(crate) fn advance(&mut self, now: Nanos) {
@@ -296,57 +288,11 @@ impl Context {
         self.volumes.get_mut(id).expect("requests name attached volumes")
     }
 
-    pub(crate) fn notice(&mut self, notice: Notice) {
-        self.actions.push_owner(OwnerAction::Notice(notice));
-    }
-
-    pub(crate) fn new_op(&mut self, kind: OpKind) -> u32 {
-        let spans = self.spare_spans.pop().unwrap_or_default();
-        self.ops.insert(Op {
-            kind,
-            started_at: self.now,
-            backing: None,
-            member: 0,
-            slot: None,
-            attempt: None,
-            asked: 0,
-            action: None,
-            ended: 0,
-            len: 0,
-            payload: Payload::default(),
-            spans,
-            header: None,
-            meta: None,
-        })
-    }
-
-    pub(crate) fn spare_header(&mut self) -> Box<[u8; BLOCK_BYTES]> {
-        self.spare_headers.pop().unwrap_or_else(|| Box::new([0; BLOCK_BYTES]))
-    }
-
-    pub(crate) fn take_op(&mut self, op: OpId) -> DoneOp {
-        let mut done = self.ops.remove(op.0);
-        done.spans.clear();
-        self.spare_spans.push(done.spans);
-        if let Some(header) = done.header {
-            self.spare_headers.push(header);
-        }
-        DoneOp {
-            id: op.0,
-            kind: done.kind,
-            started_at: done.started_at,
-            backing: done.backing,
-            member: done.member,
-            slot: done.slot,
-            len: done.len,
-        }
-    }
-
     /// Reports the latency of an operation on a backing store to the rate controller.
     pub(crate) fn note_latency(&mut self, op: &DoneOp, ok: bool) {
         let Some(id) = op.backing else { return };
         let (now, took) = (self.now, self.now - op.started_at);
-        let counts = ok && self.is_ready();
+        let counts = ok && self.status.is_ready();
         // While a volume is being attached, its backing store is read before the volume exists.
         let Some(volume) = self.volumes.get_mut(id) else { return };
         volume.destage.cost.ends(now, u64::from(op.len).div_ceil(BLOCK));
@@ -369,7 +315,7 @@ impl Context {
 
     /// Writes spans to a backing store.
     pub(crate) fn write_backing(&mut self, volume: VolumeId, offset: u64, spans: &[Span], kind: OpKind) {
-        let op = self.new_op(kind);
+        let op = self.ops.begin(kind, self.now);
         let len = spans.iter().map(|span| span.len).sum();
         let state = self.ops.get_mut(op);
         state.spans.extend_from_slice(spans);
@@ -381,7 +327,7 @@ impl Context {
 
     pub(crate) fn read_meta(&mut self, read: RecoveryRead) {
         let RecoveryRead { offset, len, .. } = read;
-        let op = self.new_op(OpKind::Recovery(read));
+        let op = self.ops.begin(OpKind::Recovery(read), self.now);
         self.actions.push_io(IoAction::ReadMeta { op: OpId(op), offset, len: len as u32 });
     }
 
@@ -399,7 +345,7 @@ impl Context {
         crc: bool,
         kind: OpKind,
     ) -> u32 {
-        let op = self.new_op(kind);
+        let op = self.ops.begin(kind, self.now);
         let len = spans.iter().map(|span| span.len).sum();
         let member = self.member_at(offset);
         let state = self.ops.get_mut(op);
@@ -416,7 +362,7 @@ impl Context {
     }
 
     /// Reads `count` cached blocks from `slot` on; the attempt selects the copy
-    /// ([`Context::slot_offset`]).
+    /// ([`Members::slot_offset`]).
     pub(crate) fn read_slots(
         &mut self,
         (slot, count): (u32, u32),
@@ -424,13 +370,15 @@ impl Context {
         spans: &[Span],
         kind: OpKind,
     ) {
-        let op = self.read(Device::Cache, self.slot_offset(slot, attempt), spans, true, kind);
+        let op =
+            self.read(Device::Cache, self.members.slot_offset(&self.map, slot, attempt), spans, true, kind);
         let state = self.ops.get_mut(op);
         (state.slot, state.attempt) = (Some(slot), (count == 1).then_some(attempt));
     }
+
     /// Writes metadata to the cache device.
     pub(crate) fn write_meta(&mut self, offset: u64, meta: Arc<Vec<u8>>, kind: OpKind) {
-        let op = self.new_op(kind);
+        let op = self.ops.begin(kind, self.now);
         self.stats.cache_metadata_writes += 1;
         let (member, len) = (self.member_at(offset), meta.len() as u32);
         let state = self.ops.get_mut(op);

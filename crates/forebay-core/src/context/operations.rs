@@ -1,7 +1,8 @@
 //! Operations in flight: purpose, and the resources that each holds until it ends.
 
 use crate::api::written::Payload;
-use crate::api::{Device, IoAction, Nanos, Span};
+use crate::api::{Device, IoAction, Nanos, OpId, Span};
+use crate::base::slab::Slab;
 use crate::context::pages::Page;
 use crate::context::recovery_reads::RecoveryRead;
 use crate::map::segment::Key;
@@ -175,5 +176,107 @@ pub(crate) struct DoneOp {
 impl DoneOp {
     pub(crate) fn batch_id(&self) -> u32 {
         self.id
+    }
+}
+
+/// The operations in flight, with the memory of ended ones for the next.
+#[derive(Debug)]
+pub(crate) struct Operations {
+    all: Slab<Op>,
+    spare_spans: Vec<Vec<Span>>,
+    spare_headers: Vec<Box<[u8; BLOCK_BYTES]>>,
+}
+
+impl Operations {
+    pub(crate) fn new() -> Self {
+        Self { all: Slab::new(), spare_spans: Vec::new(), spare_headers: Vec::new() }
+    }
+
+    /// Begins an operation without buffers; returns its number.
+    pub(crate) fn begin(&mut self, kind: OpKind, now: Nanos) -> u32 {
+        let spans = self.spare_spans.pop().unwrap_or_default();
+        self.all.insert(Op {
+            kind,
+            started_at: now,
+            backing: None,
+            member: 0,
+            slot: None,
+            attempt: None,
+            asked: 0,
+            action: None,
+            ended: 0,
+            len: 0,
+            payload: Payload::default(),
+            spans,
+            header: None,
+            meta: None,
+        })
+    }
+
+    /// Begins another write of a batch with the same bytes.
+    pub(crate) fn copy(&mut self, op: u32, kind: StreamKind, now: Nanos) -> u32 {
+        let copy = self.begin(OpKind::Batch(kind), now);
+        let from = self.all.get_mut(op);
+        let (spans, meta, header) = (core::mem::take(&mut from.spans), from.meta.clone(), from.header.take());
+        let payload = from.payload;
+        if let Some(header) = header {
+            let mut bytes = self.spare_header();
+            bytes.copy_from_slice(&header[..]);
+            self.all.get_mut(copy).header = Some(bytes);
+            self.all.get_mut(op).header = Some(header);
+        }
+        let to = self.all.get_mut(copy);
+        to.spans.extend_from_slice(&spans);
+        (to.meta, to.payload) = (meta, payload);
+        self.all.get_mut(op).spans = spans;
+        copy
+    }
+
+    /// Returns memory for the header of a batch.
+    pub(crate) fn spare_header(&mut self) -> Box<[u8; BLOCK_BYTES]> {
+        self.spare_headers.pop().unwrap_or_else(|| Box::new([0; BLOCK_BYTES]))
+    }
+
+    /// Ends an operation and releases its buffers.
+    pub(crate) fn end(&mut self, op: OpId) -> DoneOp {
+        let mut done = self.all.remove(op.0);
+        done.spans.clear();
+        self.spare_spans.push(done.spans);
+        if let Some(header) = done.header {
+            self.spare_headers.push(header);
+        }
+        DoneOp {
+            id: op.0,
+            kind: done.kind,
+            started_at: done.started_at,
+            backing: done.backing,
+            member: done.member,
+            slot: done.slot,
+            len: done.len,
+        }
+    }
+
+    /// Forgets an operation that was never submitted.
+    pub(crate) fn drop_unused(&mut self, op: u32) {
+        self.all.remove(op);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, op: u32) -> &Op {
+        self.all.get(op)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, op: u32) -> &mut Op {
+        self.all.get_mut(op)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Op> {
+        self.all.iter()
+    }
+
+    /// Returns the number of operations in flight.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
     }
 }

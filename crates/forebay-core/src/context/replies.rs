@@ -76,6 +76,6 @@ impl Context {
     pub(crate) fn data_capacity(&self) -> u64 {
         let geometry = &self.map.geometry;
         debug_assert!(self.segments_staying() <= geometry.segment_count);
-        self.capacity_of(self.segments_counted(self.segments_staying()))
+        self.capacity_of(self.members.segments_counted(self.segments_staying()))
     }
 }

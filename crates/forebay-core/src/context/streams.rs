@@ -2,6 +2,7 @@
 //! that wait for a batch.
 
 use crate::api::{Nanos, Span};
+use crate::context::clean_marks::CleanMarks;
 use crate::context::pages::Page;
 use crate::context::queue::Queue;
 use crate::map::MASK_FULL;
@@ -227,15 +228,7 @@ pub(crate) struct Log {
     /// Memory for the entries of a batch header; empty between uses.
     pub(crate) spare_entries: Vec<Entry>,
     pub(crate) next_sequence: u64,
-    /// Destaged slots whose clean marks are not in the log.
-    pub(crate) marks: Vec<u32>,
-    pub(crate) marks_since: Nanos,
-    /// The cache flush that makes the last clean mark in the log durable.
-    pub(crate) marks_ticket: u64,
-    /// The next flush epoch of some volume can begin only when clean marks are in the log.
-    pub(crate) order_waits_for_marks: bool,
-    /// Writers at a dirty limit wait for marks.
-    pub(crate) writers_wait_for_marks: bool,
+    pub(crate) marks: CleanMarks,
     /// A snapshot is about to be taken: no batch may be started.
     pub(crate) on_hold: bool,
     /// Blocks of writes on their way to the log and not in the map yet.
@@ -253,11 +246,7 @@ impl Log {
             spare_batches: Vec::new(),
             spare_entries: Vec::new(),
             next_sequence: 0,
-            marks: Vec::new(),
-            marks_since: 0,
-            marks_ticket: 0,
-            order_waits_for_marks: false,
-            writers_wait_for_marks: false,
+            marks: CleanMarks::default(),
             on_hold: false,
             logging_blocks: 0,
             moves: 0,

@@ -76,7 +76,7 @@ impl Context {
     pub(crate) fn volume_deadline(&self, volume: &Volume) -> Option<Nanos> {
         let destage = &volume.destage;
         let waiting = self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0
-            && (!self.fenced || self.failure.runs_without_cache());
+            && (!self.failure.is_fenced() || self.failure.runs_without_cache());
         let wake = destage.rate.wake().filter(|_| waiting);
         let flush = destage.flush_deadline().filter(|_| !volume.flusher.is_running());
         let destage = wake.into_iter().chain(flush).min();
@@ -99,10 +99,10 @@ impl Context {
 
     /// Checks that the pool can be changed.
     pub(crate) fn may_change_pool(&self) -> Result<(), LifecycleError> {
-        if !self.is_ready() || self.stopping {
+        if !self.status.is_ready() || self.stopping {
             return Err(LifecycleError::NotServing);
         }
-        if self.fenced { Err(LifecycleError::Fenced) } else { Ok(()) }
+        if self.failure.is_fenced() { Err(LifecycleError::Fenced) } else { Ok(()) }
     }
 
     /// Returns the number of dirty blocks of volumes that are not attached.

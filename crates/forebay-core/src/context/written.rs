@@ -42,7 +42,26 @@ impl Op {
                 written.rebuilds = meta + spans()
             }
             OpKind::RewriteUnflushed { .. } => written.restarts = meta + spans(),
-            _ => {}
+            // Reads, flushes, discards, and writes to backing stores.
+            OpKind::ReadHit { .. }
+            | OpKind::ReadMiss { .. }
+            | OpKind::MergeBacking { .. }
+            | OpKind::MergeCached { .. }
+            | OpKind::MergeCrc { .. }
+            | OpKind::DirectWrite { .. }
+            | OpKind::GapRead { .. }
+            | OpKind::DestageRead { .. }
+            | OpKind::DestageWrite { .. }
+            | OpKind::RelocateRead { .. }
+            | OpKind::ScrubRead { .. }
+            | OpKind::ScrubFetch { .. }
+            | OpKind::Flush(_)
+            | OpKind::Discard
+            | OpKind::Recovery(_)
+            | OpKind::Sample { .. }
+            | OpKind::LifecycleFlush(_)
+            | OpKind::CopyRead
+            | OpKind::RepairRead => {}
         }
         written
     }

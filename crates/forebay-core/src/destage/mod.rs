@@ -127,7 +127,7 @@ impl Context {
         self.stats.destage_failures += 1;
         let paused = self.volume_mut(id).destage.rate.failed(now);
         if let Some(retry_in) = paused {
-            self.notice(Notice::DestageFailed { volume: id, retry_in });
+            self.actions.notice(Notice::DestageFailed { volume: id, retry_in });
         }
         if self.failure.runs_without_cache() && self.volume(id).destage.rate.failures() >= RESCUE_TRIES {
             let stopping = self.stopping;
@@ -260,7 +260,7 @@ impl Destager {
             return Pick::Wait(Limit::Scratch);
         }
         if cx.map.order(id).is_some() && cx.map.is_shadow(slot) {
-            cx.cover(CoverageMark::Shadow);
+            cx.coverage.add(CoverageMark::Shadow);
         }
         let extent = cx.plan_extent(id, block, slot, most);
         let end = extent.first + extent.parts.len() as u64;
@@ -290,7 +290,11 @@ impl Destager {
         destage.rate.charge(dirty.into(), blocks.into(), writes, time);
         cx.stats.gap_filled_blocks += u64::from(blocks - dirty);
         if blocks > dirty {
-            cx.cover(if reads > 0 { CoverageMark::GapFromBacking } else { CoverageMark::GapFromCache });
+            cx.coverage.add(if reads > 0 {
+                CoverageMark::GapFromBacking
+            } else {
+                CoverageMark::GapFromCache
+            });
         }
         let (first, number) = (extent.first, self.extents.insert(extent));
         self.extents.get_mut(number).pages = Vec::with_capacity(blocks as usize);
@@ -326,7 +330,7 @@ impl Destager {
             self.read_extent(cx, number);
             return;
         }
-        cx.cover(CoverageMark::GapUnreadable);
+        cx.coverage.add(CoverageMark::GapUnreadable);
         // A sector between dirty blocks may be unreadable: write them without the gap.
         let id = self.extents.get(number).volume;
         let until = cx.now + FILL_PAUSE_NS;
@@ -389,7 +393,7 @@ impl Destager {
                 self.extents.get_mut(number).compared += 1;
                 continue;
             }
-            if tries < cx.slot_tries(slot) {
+            if tries < cx.members.slot_tries(&cx.map, slot) {
                 self.read_extent_part(cx, number, at, 1, tries + 1);
                 continue;
             }
@@ -448,7 +452,7 @@ impl Destager {
             let len = (last - first) * BLOCK + cx.volume(id).block_len(last);
             self.extents.get_mut(number).pending = 1;
             cx.count_destage_write(id);
-            let op = OpId(cx.new_op(OpKind::DestageWrite { extent: number }));
+            let op = OpId(cx.ops.begin(OpKind::DestageWrite { extent: number }, cx.now));
             cx.actions.push_io(IoAction::Zero {
                 op,
                 volume: id,
@@ -561,7 +565,7 @@ impl Destager {
             return;
         }
         if !ok {
-            cx.cover(CoverageMark::DestageFlushFailed);
+            cx.coverage.add(CoverageMark::DestageFlushFailed);
             cx.back_off(id);
             for number in extents {
                 self.retry_extent(cx, number);
@@ -577,11 +581,11 @@ impl Destager {
                     blocks += 1;
                 } else if cx.map.state(slot) == BlockState::Dirty {
                     // A shadow is an older version: the newer one of its block stays at risk.
-                    if cx.fenced && !cx.map.is_shadow(slot) {
+                    if cx.failure.is_fenced() && !cx.map.is_shadow(slot) {
                         cx.note_safer(cx.map.key(slot), cx.map.mask(slot));
                     }
                     cx.map.set_state(slot, BlockState::Destaged);
-                    cx.add_mark(slot);
+                    cx.log.marks.add(slot, cx.now);
                     cx.model_cleaned(slot);
                     blocks += 1;
                 }
@@ -623,7 +627,7 @@ impl Destager {
             self.extents.get_mut(number).slots = kept;
             let undone: Vec<u32> = undone;
             if !undone.is_empty() {
-                cx.cover(CoverageMark::DestageUndone);
+                cx.coverage.add(CoverageMark::DestageUndone);
             }
             for slot in undone {
                 cx.map.unpin(slot);

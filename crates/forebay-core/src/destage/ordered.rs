@@ -189,8 +189,8 @@ impl Context {
             OrderPhase::Confirming | OrderPhase::InForce => {
                 order.phase = OrderPhase::Leaving;
                 self.want_checkpoint();
-                self.cover(CoverageMark::OrderYielded);
-                self.notice(Notice::OrderYielded { volume });
+                self.coverage.add(CoverageMark::OrderYielded);
+                self.actions.notice(Notice::OrderYielded { volume });
             }
             OrderPhase::Leaving => {}
         }
@@ -211,8 +211,8 @@ impl Context {
         };
         order.phase = OrderPhase::Leaving;
         self.want_checkpoint();
-        self.cover(CoverageMark::OrderBroken);
-        self.notice(Notice::OrderBroken { volume: key.volume(), block: key.block() });
+        self.coverage.add(CoverageMark::OrderBroken);
+        self.actions.notice(Notice::OrderBroken { volume: key.volume(), block: key.block() });
     }
 
     /// Makes the next epoch active once the earlier ones are complete.
@@ -240,8 +240,10 @@ impl Context {
                 return;
             }
             if !marked {
-                self.cover(CoverageMark::EpochWaitsForMarks);
-                self.log.order_waits_for_marks |= urgent;
+                self.coverage.add(CoverageMark::EpochWaitsForMarks);
+                if urgent {
+                    self.log.marks.set_order_waits(true);
+                }
                 return;
             }
             if !durable && !fault::planted(PlantedBug::EpochBeforeMarks) {
@@ -293,7 +295,7 @@ impl Context {
                 .map
                 .order(volume)
                 .is_none_or(|order| order.phase != OrderPhase::Leaving && order.active >= epoch);
-            if passes || self.fenced {
+            if passes || self.failure.is_fenced() {
                 self.order_waiters.remove(at);
                 self.emit(Event::OrderReached(direct));
             } else {
@@ -305,7 +307,7 @@ impl Context {
     /// Begins and ends orders as the settings require, and makes epochs active. `is_moving`:
     /// returns true if a block of the volume is being relocated.
     pub(crate) fn step_ordered(&mut self, is_moving: impl Fn(VolumeId) -> bool) {
-        self.log.order_waits_for_marks = false;
+        self.log.marks.set_order_waits(false);
         for id in self.volumes.ids() {
             let Some(volume) = self.volumes.get(id) else { continue };
             let wanted = volume.settings.destage_order == DestageOrder::Ordered;

@@ -19,7 +19,7 @@ impl Engine {
     /// Requests the record again after the owner failed to write it.
     pub fn record_again(&mut self, now: Nanos) {
         self.begin(now);
-        self.cx.record_again();
+        self.cx.failure.record_again(&mut self.cx.actions);
     }
 
     /// Answers [`OwnerAction::RecordLoss`](crate::OwnerAction::RecordLoss): the record is durable,
@@ -115,7 +115,7 @@ impl Engine {
     /// State of the members; `None` if the cache is not mirrored.
     #[must_use]
     pub fn mirror_state(&self) -> Option<MirrorState> {
-        self.cx.mirror_state()
+        self.cx.members.state(&self.cx.superblock)
     }
 
     /// Begins to rebuild the member that is out on an empty device. The owner has installed the

@@ -85,18 +85,18 @@ impl Engine {
 
     #[inline(always)]
     fn take_request(&mut self, request: Request<'_>) {
-        let refusal = if !self.cx.is_ready() || self.cx.stopping || self.lifecycle.is_leaving(request.volume)
-        {
-            Some(RequestError::Shutdown)
-        } else if !self.cx.is_valid(&request) {
-            Some(RequestError::Invalid)
-        } else if self.cx.refuses_changes()
-            && !matches!(request.kind, RequestKind::Read | RequestKind::Prefetch)
-        {
-            Some(RequestError::Io)
-        } else {
-            None
-        };
+        let refusal =
+            if !self.cx.status.is_ready() || self.cx.stopping || self.lifecycle.is_leaving(request.volume) {
+                Some(RequestError::Shutdown)
+            } else if !self.cx.is_valid(&request) {
+                Some(RequestError::Invalid)
+            } else if self.cx.failure.refuses_changes()
+                && !matches!(request.kind, RequestKind::Read | RequestKind::Prefetch)
+            {
+                Some(RequestError::Io)
+            } else {
+                None
+            };
         if let Some(error) = refusal {
             if error == RequestError::Io && request.kind == RequestKind::Flush {
                 // It reports losses like any other FLUSH that fails.
@@ -133,25 +133,25 @@ impl Engine {
             if self.cx.awaits_device(op) {
                 return;
             }
-        } else if (!ok || self.cx.mirror.is_some()) && self.cx.is_asked_again(op, ok, crcs) {
+        } else if (!ok || self.cx.members.is_mirrored()) && self.cx.is_asked_again(op, ok, crcs) {
             return;
         }
-        let op = self.cx.take_op(op);
+        let op = self.cx.ops.end(op);
         self.cx.note_latency(&op, ok);
         let slot = op.slot;
         let summed = crcs.len() as u64 == u64::from(op.len) / BLOCK;
         assert!(slot.is_none() || !ok || summed, "I4: cached blocks are read with their checksums");
         self.cx.note_cache_read(slot, op.member, ok);
         if let Some(slot) =
-            slot.filter(|_| self.cx.mirror.is_some() && !matches!(op.kind, OpKind::ScrubRead { .. }))
+            slot.filter(|_| self.cx.members.is_mirrored() && !matches!(op.kind, OpKind::ScrubRead { .. }))
         {
-            self.cx.suspect_first_copy(op.member, slot);
+            self.cx.members.suspect_first_copy(&self.cx.map, op.member, slot);
         }
         if !ok {
             self.cx.count_failure(&op);
         }
         match op.kind {
-            OpKind::Batch(stream) if self.cx.mirror.is_some() => {
+            OpKind::Batch(stream) if self.cx.members.is_mirrored() => {
                 self.cx.half_written(stream, op.batch_id(), op.member, ok);
             }
             OpKind::Batch(stream) => self.cx.batch_written(stream, op.batch_id(), ok),
@@ -179,7 +179,9 @@ impl Engine {
             OpKind::ScrubFetch { key, page, token } => {
                 self.scrub.fetched(&mut self.cx, key, page, token, ok, crcs)
             }
-            OpKind::Flush(Device::Cache) if self.cx.mirror.is_some() => self.cx.member_flushed(op.member, ok),
+            OpKind::Flush(Device::Cache) if self.cx.members.is_mirrored() => {
+                self.cx.member_flushed(op.member, ok)
+            }
             OpKind::Flush(device) => self.cx.flushed(device, ok),
             OpKind::Discard => self.cx.discard_ended(op.len, result),
             OpKind::Checkpoint => self.checkpoint.written(&mut self.cx, op.member, ok),
@@ -206,7 +208,7 @@ impl Engine {
     /// Completes a `ReadMeta`.
     pub fn complete_meta(&mut self, now: Nanos, op: OpId, result: Result<&[u8], DeviceFailure>) {
         self.begin(now);
-        let op = self.cx.take_op(op);
+        let op = self.cx.ops.end(op);
         match op.kind {
             OpKind::Recovery(read) => self.recover(|recovery, cx| recovery.completed(cx, read, result)),
             _ => unreachable!("only recovery reads metadata"),
@@ -245,21 +247,21 @@ impl Engine {
         }
         let volumes = self.cx.volumes.iter().filter_map(|volume| self.cx.volume_deadline(volume));
         // Most caches have neither scrub nor mirror.
-        let rare = if self.scrub.is_under_way() || self.cx.mirror.is_some() {
+        let rare = if self.scrub.is_under_way() || self.cx.members.is_mirrored() {
             self.scrub.deadline().into_iter().chain(self.cx.mirror_deadline()).min()
         } else {
             None
         };
         [
             self.requests.deadline(self.cx.now),
-            self.cx.marks_deadline(),
+            self.cx.log.marks.deadline(self.cx.now),
             self.checkpoint.deadline(&self.cx),
             self.cx.wake_at,
             self.shares.sweeps_deadline(&self.cx),
-            self.cx.failure_deadline(),
+            self.cx.failure.deadline(self.cx.stopping),
             self.cx.read_retry.deadline(),
             rare,
-            self.cx.batch_delay_deadline(),
+            self.cx.log.batch_delay_deadline(self.cx.now),
             self.cx.map.is_unsettled().then_some(self.cx.now),
         ]
         .into_iter()

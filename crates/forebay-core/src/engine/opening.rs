@@ -4,8 +4,7 @@
 use crate::api::config::{Attachment, EngineConfig};
 use crate::api::open_error::OpenError;
 use crate::api::{Loss, Nanos};
-use crate::context::failure::FailureStage;
-use crate::context::mirror::{Mirror, Standing};
+use crate::context::mirror::Members;
 use crate::context::{Context, Status};
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
@@ -41,7 +40,7 @@ impl Engine {
             engine.cx.status = Status::Failed(OpenError::Superblock(error));
             return engine;
         }
-        let mut mirror = Mirror::new(&devices.geometry);
+        let mut members = Members::mirrored(&devices.geometry);
         let trusts = fault::planted(PlantedBug::TrustStaleMember);
         match devices.there {
             [true, true] => {}
@@ -50,11 +49,12 @@ impl Engine {
                 return engine;
             }
             [here, _] => {
-                mirror.standing = Standing::Out(u8::from(here));
-                mirror.unnoted = !trusts;
+                if let Some(mirror) = members.mirror_mut() {
+                    mirror.leave_out(u8::from(here), !trusts);
+                }
             }
         }
-        engine.cx.mirror = Some(mirror);
+        engine.cx.members = members;
         // This geometry locates the superblocks, regardless of their content; the map follows once
         // they have been read.
         engine.cx.map.geometry = devices.geometry;
@@ -81,13 +81,13 @@ impl Engine {
         engine.cx.superblock.geometry = geometry;
         engine.cx.volume_table = entries;
         engine.cx.status = Status::Ready;
-        engine.cx.fenced = true;
-        engine.cx.failure.stage = FailureStage::WithoutCache;
+        engine.cx.failure.fence();
+        engine.cx.failure.go_on_without_cache();
         for attachment in attachments {
             engine.cx.serve_without_cache(&attachment);
         }
         for (volume, loss) in losses {
-            engine.cx.note_loss(*volume, loss);
+            engine.cx.failure.note_loss(*volume, loss, now);
         }
         engine
     }

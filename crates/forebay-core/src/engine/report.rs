@@ -46,7 +46,7 @@ impl Engine {
         stats.lost_blocks = self.cx.map.lost.len() as u64 + self.cx.failure.lost_blocks();
         stats.lost_bytes = self.cx.loss_totals().iter().map(|total| total.bytes).sum();
         stats.free_segments = self.cx.free.free_segments() as u64;
-        stats.segments = u64::from(self.cx.segments_counted(self.cx.map.segments.len() as u32));
+        stats.segments = u64::from(self.cx.members.segments_counted(self.cx.map.segments.len() as u32));
         stats.pinned_blocks = self.cx.map.pinned_blocks();
         stats.index_memory_bytes = (self.cx.map.memory_bytes()
             + self.requests.memory_bytes()
@@ -110,7 +110,7 @@ impl Engine {
     /// [`Engine::runs_without_cache`].
     #[must_use]
     pub fn is_fenced(&self) -> bool {
-        self.cx.fenced
+        self.cx.failure.is_fenced()
     }
 
     /// Settings of the pool.
@@ -153,7 +153,7 @@ impl Engine {
             self.cx.log.moves,
             self.cx.log.marks.len(),
             self.reclaim,
-            self.cx.fenced,
+            self.cx.failure.is_fenced(),
             self.cx.fills.len(),
             self.lifecycle,
             self.checkpoint.describe(),
@@ -176,7 +176,7 @@ impl Engine {
     /// If one does not hold.
     pub fn check_invariants(&self) {
         self.cx.map.check();
-        self.cx.check_mirror();
+        self.cx.members.check(&self.cx.map);
         self.cx.fills.check();
         if self.quiesced {
             assert!(self.cx.pages.all_free(), "no page is lost");

@@ -67,7 +67,7 @@ impl Engine {
     /// Steps that most caches do not need, behind one check; a mirrored cache always takes them.
     #[cold]
     fn step_seldom(&mut self) {
-        if self.cx.mirror.is_some() {
+        if self.cx.members.is_mirrored() {
             // Repairs and rebuilds take the remaining pages.
             self.cx.step_mirror();
             self.dispatch();
@@ -135,14 +135,15 @@ impl Engine {
     pub(super) fn step_checkpoint(&mut self) {
         if self.checkpoint.is_ready_for_snapshot(&mut self.cx) {
             self.pool_resize.apply(&mut self.cx, &mut self.reclaim);
-            self.cx.apply_rebuild();
+            self.cx.members.apply_rebuild(&mut self.cx.superblock);
             self.checkpoint.take_snapshot(&mut self.cx);
             self.dispatch();
         }
     }
 
     fn step_logs(&mut self) {
-        self.cx.log.writers_wait_for_marks = self.requests.wait_for_marks(self.cx.now);
+        let wait = self.requests.wait_for_marks(self.cx.now);
+        self.cx.log.marks.set_writers_wait(wait);
         for stream in [StreamKind::Survivor, StreamKind::Write, StreamKind::Fill] {
             self.cx.step_append(stream);
         }

@@ -15,7 +15,7 @@ impl Engine {
     }
 
     pub(super) fn step_shutdown(&mut self) {
-        if !self.cx.stopping || self.quiesced || !self.cx.is_ready() {
+        if !self.cx.stopping || self.quiesced || !self.cx.status.is_ready() {
             return;
         }
         let busy = self.cx.reqs.len() > 0

@@ -39,7 +39,7 @@ impl Context {
         let open: Vec<u32> = self.log.streams.iter().filter_map(Stream::open_segment).collect();
         // Half of a column becomes free with the other half.
         let other_is_open = |number: u32| {
-            let halves = self.mirror.as_ref().map(|mirror| mirror.halves(number));
+            let halves = self.members.mirror().map(|mirror| mirror.halves(number));
             halves.is_some_and(|(first, twin)| open.contains(&(first + twin - number)))
         };
         let stays = |(number, segment): (u32, &Segment)| match segment.phase {
@@ -82,8 +82,8 @@ impl Context {
         self.stats.damaged_blocks += 1;
         self.counters.of(key.volume()).damaged_blocks += 1;
         let lost = damage == Damage::Lost;
-        self.cover(if lost { CoverageMark::DirtyLost } else { CoverageMark::CleanDamaged });
-        self.notice(Notice::BlockDamaged { volume: key.volume(), block: key.block(), lost });
+        self.coverage.add(if lost { CoverageMark::DirtyLost } else { CoverageMark::CleanDamaged });
+        self.actions.notice(Notice::BlockDamaged { volume: key.volume(), block: key.block(), lost });
         damage
     }
 }

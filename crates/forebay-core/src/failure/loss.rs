@@ -1,6 +1,5 @@
 //! Data that only the failed cache holds: at risk, safe, or lost; sector by sector (I52, I53, I55).
 
-use super::SAFE_BLOCKS_MAX;
 use crate::api::{Loss, LossTotal, Nanos};
 use crate::context::Context;
 use crate::context::failure::CacheFailure;
@@ -34,32 +33,20 @@ impl AtRisk {
 }
 
 impl CacheFailure {
-    /// A record that includes this number of changes is durable.
-    pub(super) fn note_recorded(&mut self, changes: u64) {
-        self.recorded = changes;
-        self.safe.retain(|_, safe| safe.change > changes);
-    }
-
-    /// Number of the last change in this range that the record does not include yet, 0 if it
-    /// includes all.
-    pub(super) fn unrecorded_in(&self, range: BlockRange) -> u64 {
-        if self.forgotten > self.recorded {
-            return self.forgotten;
+    /// Notes data that was lost before this engine began.
+    pub(crate) fn note_loss(&mut self, volume: VolumeId, loss: &Loss, now: Nanos) {
+        let end = loss.offset + loss.bytes;
+        let written_at = (now as i64).saturating_sub_unsigned(loss.age);
+        for block in loss.offset / BLOCK..end.div_ceil(BLOCK) {
+            let (from, to) = (loss.offset.max(block * BLOCK), end.min((block + 1) * BLOCK));
+            let mask = sector_mask(from - block * BLOCK, to - block * BLOCK);
+            self.add_gone(Key::new(volume, block), Gone { mask, written_at });
         }
-        let safe = self.safe.range(range.first..=range.last);
-        safe.map(|(_, safe)| safe.change).max().unwrap_or(0)
     }
 
-    /// Lost sectors of a block.
-    pub(crate) fn lost_sectors(&self, key: Key) -> u8 {
-        if self.gone.is_empty() {
-            return 0;
-        }
-        self.gone.get(&key).map_or(0, |gone| gone.mask)
-    }
-
-    pub(crate) fn is_any_lost_in(&self, range: BlockRange) -> bool {
-        self.gone.range(range.first..=range.last).next().is_some()
+    fn gone_parts(&self, now: Nanos) -> Vec<(Key, u8, Nanos)> {
+        let age = |gone: &Gone| (now as i64).saturating_sub(gone.written_at).max(0) as Nanos;
+        self.gone().map(|(key, gone)| (*key, gone.mask, age(gone))).collect()
     }
 
     /// The part of [`Context::at_risk`] that became safe since the last record, by address:
@@ -67,10 +54,7 @@ impl CacheFailure {
     /// so subtracting it twice changes nothing. `None`: there was too much to remember, and a
     /// complete record is needed.
     pub(crate) fn made_safe(&self) -> Option<Vec<(VolumeId, Vec<Loss>)>> {
-        if self.forgotten > self.recorded {
-            return None;
-        }
-        Some(losses_of(self.safe.iter().map(|(key, safe)| (*key, safe.mask, 0)).collect()))
+        Some(losses_of(self.safe()?.map(|(key, mask)| (key, mask, 0)).collect()))
     }
 }
 
@@ -91,29 +75,11 @@ impl Volumes {
 }
 
 impl Context {
-    pub(crate) fn note_loss(&mut self, volume: VolumeId, loss: &Loss) {
-        let end = loss.offset + loss.bytes;
-        let written_at = (self.now as i64).saturating_sub_unsigned(loss.age);
-        for block in loss.offset / BLOCK..end.div_ceil(BLOCK) {
-            let (from, to) = (loss.offset.max(block * BLOCK), end.min((block + 1) * BLOCK));
-            let mask = sector_mask(from - block * BLOCK, to - block * BLOCK);
-            let gone =
-                self.failure.gone.entry(Key::new(volume, block)).or_insert(Gone { mask: 0, written_at });
-            gone.mask |= mask;
-            gone.written_at = gone.written_at.min(written_at);
-        }
-    }
-
     /// Blocks of a volume that are lost at least in part.
     pub(crate) fn lost_blocks(&self, volume: VolumeId) -> u64 {
         let all = whole_volume(volume);
-        let gone = self.failure.gone.range(all.first..=all.last).count() as u64;
+        let gone = self.failure.gone_in(all).count() as u64;
         self.map.volumes[usize::from(volume.0)].lost + gone
-    }
-
-    fn gone_parts(&self) -> Vec<(Key, u8, Nanos)> {
-        let age = |gone: &Gone| (self.now as i64).saturating_sub(gone.written_at).max(0) as Nanos;
-        self.failure.gone.iter().map(|(key, gone)| (*key, gone.mask, age(gone))).collect()
     }
 
     /// Masks off sectors beyond the end of the volume, which no request can cover.
@@ -135,7 +101,7 @@ impl Context {
         if mask == 0 {
             return;
         }
-        self.failure.gone.insert(key, Gone { mask, written_at });
+        self.failure.set_gone(key, Gone { mask, written_at });
         if !known {
             self.volumes.note_lost(key.volume());
         }
@@ -151,16 +117,10 @@ impl Context {
 
     /// Sectors of a block are no longer at risk: a record that lists them is out of date.
     pub(crate) fn note_safer(&mut self, key: Key, mask: u8) {
-        self.failure.changes += 1;
-        let change = self.failure.changes;
+        let change = self.failure.next_change();
         self.volume_mut(key.volume()).safer_at = change;
         let mask = self.valid_mask(key, mask);
-        let safe = self.failure.safe.entry(key).or_insert(Safe { mask: 0, change });
-        (safe.mask, safe.change) = (safe.mask | mask, change);
-        if self.failure.safe.len() > SAFE_BLOCKS_MAX {
-            self.failure.safe.clear();
-            self.failure.forgotten = change;
-        }
+        self.failure.add_safe(key, Safe { mask, change });
         self.settle_again();
     }
 
@@ -176,16 +136,11 @@ impl Context {
                 self.rescued(slot);
             }
         }
-        let lost: Vec<Key> = self.failure.gone.range(range.first..=range.last).map(|(key, _)| *key).collect();
+        let lost: Vec<Key> = self.failure.gone_in(range).map(|(key, _)| *key).collect();
         for key in lost {
             let start = key.block() * BLOCK;
             let written = sector_mask_inside(from.max(start) - start, to.min(start + BLOCK) - start);
-            let Some(gone) = self.failure.gone.get_mut(&key) else { continue };
-            let healed = gone.mask & written;
-            gone.mask &= !written;
-            if gone.mask == 0 {
-                self.failure.gone.remove(&key);
-            }
+            let Some(healed) = self.failure.heal(key, written) else { continue };
             self.note_safer(key, healed);
         }
     }
@@ -223,14 +178,14 @@ impl Context {
         }
         // At the end: blocks that were dirty when the walk began and were lost before it reached
         // their segment.
-        parts.extend(self.gone_parts());
+        parts.extend(self.failure.gone_parts(self.now));
         Some(AtRisk(core::mem::take(parts)))
     }
 
     /// Lost ranges of each volume, by address: reads of them fail until they are overwritten. Lost
     /// with a failed cache device, or because the only copy of a dirty block was damaged.
     pub(crate) fn losses(&self) -> Vec<(VolumeId, Vec<Loss>)> {
-        let mut parts = self.gone_parts();
+        let mut parts = self.failure.gone_parts(self.now);
         let damaged = self.map.lost.iter().filter_map(|key| self.map.lookup(*key).map(|slot| (*key, slot)));
         parts.extend(damaged.map(|(key, slot)| {
             (key, self.valid_mask(key, self.map.mask(slot)), self.map.write_time(slot).age(self.now))
@@ -251,13 +206,13 @@ impl Context {
 
     /// True if nothing is lost, of any volume.
     pub(crate) fn has_lost_nothing(&self) -> bool {
-        self.map.lost.is_empty() && self.failure.gone.is_empty()
+        self.map.lost.is_empty() && self.failure.lost_blocks() == 0
     }
 
     /// Lost bytes of a volume.
     pub(crate) fn lost_bytes(&self, volume: VolumeId) -> u64 {
         let all = whole_volume(volume);
-        let gone = self.failure.gone.range(all.first..=all.last);
+        let gone = self.failure.gone_in(all);
         let gone: u64 = gone.map(|(_, gone)| u64::from(gone.mask.count_ones()) * 512).sum();
         let damaged = self.map.lost.range(all.first..=all.last).filter_map(|key| self.map.lookup(*key));
         let damaged: u64 = damaged

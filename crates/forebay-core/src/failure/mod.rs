@@ -10,9 +10,9 @@
 //!          Refused ----+            it could not: changes fail until it can
 //! ```
 //!
-//! - *Asking*: [`OwnerAction::RecordLoss`] asks the owner. Requests that would fail now wait (I50).
-//!   Nothing enters the map, not even batches in flight: the data that the record lists as at risk
-//!   can only become less (I52).
+//! - *Asking*: [`RecordLoss`](crate::OwnerAction::RecordLoss) asks the owner. Requests that would
+//!   fail now wait (I50). Nothing enters the map, not even batches in flight: the data that the
+//!   record lists as at risk can only become less (I52).
 //! - *WithoutCache*: this cache will never be recovered, so there are no intents, marks, batches,
 //!   checkpoints and flush epochs. Clean copies are not live. Destage writes every readable dirty
 //!   block to its backing store at once (the *rescue*), whether it is durable on the cache or not:
@@ -39,9 +39,10 @@ mod rescue;
 
 pub use loss::{AtRisk, RiskWalk};
 
+use crate::api::Notice;
 use crate::api::config::Attachment;
-use crate::api::{Nanos, Notice, OwnerAction};
 use crate::context::Context;
+use crate::context::actions::ActionQueue;
 use crate::context::events::Event;
 use crate::context::failure::CacheFailure;
 use crate::context::failure::{FailureStage, Held};
@@ -50,17 +51,12 @@ use crate::context::sectors::{BLOCK, sector_mask};
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::BlockState;
 
-use alloc::vec::Vec;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::VolumeEntry;
 
 /// Failed reads of this many different segments, without a successful one in between, mean that the
 /// device has failed, not some of its sectors.
 const READS_FAILED_MAX: usize = 8;
-/// Minimum time between updates of the record if no request waits for one.
-const RECORD_PAUSE_NS: Nanos = 1_000_000_000;
-/// Maximum number of safe blocks to remember; beyond it the next record is a complete one.
-const SAFE_BLOCKS_MAX: usize = 1 << 20;
 
 impl Req {
     /// Sectors of a block that the request covers.
@@ -71,9 +67,47 @@ impl Req {
 }
 
 impl CacheFailure {
-    /// True if the cache device failed and the engine serves its volumes without it.
-    pub(crate) fn runs_without_cache(&self) -> bool {
-        self.stage == FailureStage::WithoutCache
+    /// True if a request that changes data cannot succeed.
+    pub(crate) fn refuses_changes(&self) -> bool {
+        self.is_fenced() && matches!(self.stage(), FailureStage::Sound | FailureStage::Refused)
+    }
+
+    /// True if a request that fails now because of the cache may succeed without it.
+    fn may_redo(&self, request: &Req) -> bool {
+        matches!(self.stage(), FailureStage::Asking | FailureStage::WithoutCache) && !request.redone
+    }
+
+    /// A write, zero or discard has acquired its block lock. True if it waits for the owner's
+    /// answer.
+    pub(crate) fn hold_mutation(&mut self, req: u32, request: &mut Req) -> bool {
+        match self.stage() {
+            FailureStage::Sound | FailureStage::Refused => false,
+            FailureStage::Asking => {
+                request.pending = 1;
+                self.hold(Held::Redo(req));
+                true
+            }
+            FailureStage::WithoutCache => {
+                (request.redone, request.write_back, request.copies) = (true, false, false);
+                false
+            }
+        }
+    }
+
+    /// All parts of a mutation have ended, and one of them failed. True if it must be repeated.
+    pub(crate) fn may_redo_mutation(&mut self, request: &mut Req) -> bool {
+        let may = self.may_redo(request);
+        if may {
+            request.failed = false;
+        }
+        may
+    }
+
+    /// Requests the record again after the owner failed to write it.
+    pub(crate) fn record_again(&mut self, actions: &mut ActionQueue) {
+        if self.stage() == FailureStage::Refused {
+            self.ask_record(actions);
+        }
     }
 }
 
@@ -94,67 +128,53 @@ impl Context {
         if ok {
             self.read_retry.restart();
         }
-        if self.mirror.is_some() {
+        if self.members.is_mirrored() {
             self.note_member_read(member, slot, ok);
             return;
         }
         if ok {
-            self.failure.unreadable.clear();
+            self.failure.note_readable();
             return;
         }
         let segment = self.map.place(slot).0;
-        if !self.fenced && !self.failure.unreadable.contains(&segment) {
-            self.failure.unreadable.push(segment);
-            if self.failure.unreadable.len() >= READS_FAILED_MAX {
-                self.fence();
-            }
+        if !self.failure.is_fenced() && self.failure.note_unreadable(segment) >= READS_FAILED_MAX {
+            self.fence();
         }
     }
 
     /// The cache has just been fenced: asks the owner to record that.
     pub(crate) fn ask_to_go_on(&mut self) {
-        if self.is_ready() && self.failure.stage == FailureStage::Sound {
-            self.failure.stage = FailureStage::Asking;
-            self.ask_record();
+        if self.status.is_ready() && self.failure.stage() == FailureStage::Sound {
+            self.failure.begin_asking();
+            self.failure.ask_record(&mut self.actions);
             if fault::planted(PlantedBug::PassBeforeRecord) {
                 self.go_on_without_cache();
             }
         }
     }
 
-    fn ask_record(&mut self) {
-        if self.failure.pending.is_some() {
-            return;
-        }
-        self.failure.last_ticket += 1;
-        self.failure.pending = Some((self.failure.last_ticket, self.failure.changes));
-        self.actions.push_owner(OwnerAction::RecordLoss { ticket: self.failure.last_ticket });
-    }
-
     fn record_ended(&mut self, changes: u64, ok: bool) {
         if ok {
             self.failure.note_recorded(changes);
         }
-        let all = core::mem::take(&mut self.failure.recording);
-        let (served, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|(needed, _)| *needed <= changes);
-        self.failure.recording = left;
-        if !self.failure.recording.is_empty() {
-            self.ask_record();
+        let served = self.failure.take_recorded(changes);
+        if self.failure.is_record_awaited() {
+            self.failure.ask_record(&mut self.actions);
         }
-        for (_, req) in served {
+        for req in served {
             self.safe_part_done(req, ok);
         }
     }
 
     /// The record is durable: from now on the cache only provides the dirty blocks to rescue.
     fn go_on_without_cache(&mut self) {
-        self.failure.stage = FailureStage::WithoutCache;
-        self.notice(Notice::RunsWithoutCache);
+        self.failure.go_on_without_cache();
+        self.actions.notice(Notice::RunsWithoutCache);
         for index in 0..self.map.volumes.len() {
             let volume = VolumeId(index as u16);
             if self.map.order(volume).is_some() {
                 if self.is_ordered(volume) && self.volumes.is_attached(volume) {
-                    self.notice(Notice::OrderEnded { volume });
+                    self.actions.notice(Notice::OrderEnded { volume });
                 }
                 self.map.dissolve_order(index);
             }
@@ -185,52 +205,14 @@ impl Context {
         }
     }
 
-    /// True if a request that changes data cannot succeed.
-    pub(crate) fn refuses_changes(&self) -> bool {
-        self.fenced && matches!(self.failure.stage, FailureStage::Sound | FailureStage::Refused)
-    }
-
-    /// True if a request that fails now because of the cache may succeed without it.
-    fn may_redo(&self, req: u32) -> bool {
-        let undecided = matches!(self.failure.stage, FailureStage::Asking | FailureStage::WithoutCache);
-        undecided && !self.reqs.get(req).redone
-    }
-
-    /// A write, zero or discard has acquired its block lock. True if it waits for the owner's
-    /// answer.
-    pub(crate) fn hold_mutation(&mut self, req: u32) -> bool {
-        match self.failure.stage {
-            FailureStage::Sound | FailureStage::Refused => false,
-            FailureStage::Asking => {
-                self.reqs.get_mut(req).pending = 1;
-                self.failure.held.push_back(Held::Redo(req));
-                true
-            }
-            FailureStage::WithoutCache => {
-                let request = self.reqs.get_mut(req);
-                (request.redone, request.write_back, request.copies) = (true, false, false);
-                false
-            }
-        }
-    }
-
-    /// All parts of a mutation have ended, and one of them failed. True if it must be repeated.
-    pub(crate) fn may_redo_mutation(&mut self, req: u32) -> bool {
-        if !self.may_redo(req) {
-            return false;
-        }
-        self.reqs.get_mut(req).failed = false;
-        true
-    }
-
     /// A FLUSH or FUA while the cache is fenced: waits for the owner's answer, or makes the data
     /// durable without the cache.
     pub(crate) fn flush_fenced(&mut self, req: u32) {
-        match self.failure.stage {
+        match self.failure.stage() {
             FailureStage::Sound | FailureStage::Refused => self.reqs.get_mut(req).failed = true,
             FailureStage::Asking => {
                 self.reqs.get_mut(req).pending += 1;
-                self.failure.held.push_back(Held::Durable(req));
+                self.failure.hold(Held::Durable(req));
             }
             FailureStage::WithoutCache => self.make_safe(req),
         }
@@ -239,7 +221,7 @@ impl Context {
     /// The device flushes for a FLUSH or FUA have ended while the cache is fenced. True if the
     /// request continues.
     pub(crate) fn flush_again(&mut self, req: u32) -> bool {
-        if self.reqs.get(req).failed || !self.may_redo(req) {
+        if self.reqs.get(req).failed || !self.failure.may_redo(self.reqs.get(req)) {
             return false;
         }
         self.flush_fenced(req);
@@ -248,8 +230,8 @@ impl Context {
 
     /// The owner has answered: releases the requests that waited for that.
     fn release_held(&mut self) {
-        let refused = self.failure.stage == FailureStage::Refused;
-        for held in core::mem::take(&mut self.failure.held) {
+        let refused = self.failure.stage() == FailureStage::Refused;
+        for held in self.failure.take_held() {
             match held {
                 Held::Redo(req) if refused => self.emit(Event::Refused(req)),
                 Held::Redo(req) => self.emit(Event::Redo(req)),
@@ -272,43 +254,34 @@ impl Context {
         self.serve_without_cache(attachment);
         // New clients have seen no report of earlier losses.
         self.volume_mut(id).losses_found = u64::from(self.lost_blocks(id) > 0);
-        self.notice(Notice::Attached { volume: id });
+        self.actions.notice(Notice::Attached { volume: id });
     }
 
     /// The owner has noticed that the cache device is gone: fences the cache without waiting for
     /// errors.
     pub(crate) fn cache_gone(&mut self) {
-        if self.is_ready() {
+        if self.status.is_ready() {
             self.read_retry.end_for_good();
             self.fence();
         }
     }
 
-    /// Requests the record again after the owner failed to write it.
-    pub(crate) fn record_again(&mut self) {
-        if self.failure.stage == FailureStage::Refused {
-            self.ask_record();
-        }
-    }
-
-    /// Answers [`OwnerAction::RecordLoss`]: the record is durable, or could not be written.
+    /// Answers [`OwnerAction::RecordLoss`](crate::OwnerAction::RecordLoss): the record is durable,
+    /// or could not be written.
     pub(crate) fn loss_recorded(&mut self, ticket: u64, ok: bool) {
-        let Some((_, changes)) = self.failure.pending.take_if(|(pending, _)| *pending == ticket) else {
-            return;
-        };
-        self.failure.record_failed = !ok;
-        match self.failure.stage {
+        let Some(changes) = self.failure.record_answered(ticket, ok) else { return };
+        match self.failure.stage() {
             FailureStage::Sound => {}
             FailureStage::Asking | FailureStage::Refused if ok => {
                 self.failure.note_recorded(changes);
                 self.go_on_without_cache();
             }
             FailureStage::Asking | FailureStage::Refused => {
-                self.failure.stage = FailureStage::Refused;
+                self.failure.refuse();
                 self.release_held();
             }
             FailureStage::WithoutCache => self.record_ended(changes, ok),
         }
-        self.failure.recorded_at = self.now;
+        self.failure.pause_records(self.now);
     }
 }

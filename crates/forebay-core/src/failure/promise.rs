@@ -37,7 +37,7 @@ impl CacheMap {
 impl Context {
     /// A FLUSH is about to be answered.
     pub(crate) fn flush_answered(&mut self, req: u32, done: &Req) {
-        let counts = !done.failed && !self.fenced;
+        let counts = !done.failed && !self.failure.is_fenced();
         let promised = &mut self.volume_mut(done.volume).promised;
         if let Some((_, place)) = promised.following.take_if(|(followed, _)| *followed == req) {
             let unused = if counts { promised.upto.replace(place) } else { Some(place) };

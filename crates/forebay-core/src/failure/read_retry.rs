@@ -46,7 +46,7 @@ impl Context {
         let state = self.ops.get(op.0);
         let (asked, member) = (state.asked, state.member);
         let Some((slot, offset)) = self.last_attempt(state, u32::from(asked) + 1) else { return false };
-        let copies = if self.slot_tries(slot) > CACHE_READ_TRIES { 2 } else { 1 };
+        let copies = if self.members.slot_tries(&self.map, slot) > CACHE_READ_TRIES { 2 } else { 1 };
         if ok && (copies == 1 || crcs.first() == Some(&self.map.crc(slot))) {
             return false;
         }
@@ -75,20 +75,20 @@ impl Context {
         }
         // The last steps of a stop wait too. A mirrored cache does not: the owner would have to
         // record that the other member is alone.
-        let waits = self.is_ready() || self.status == Status::Stopping && self.mirror.is_none();
-        if self.fenced || !waits {
+        let waits = self.status.is_ready() || self.status == Status::Stopping && !self.members.is_mirrored();
+        if self.failure.is_fenced() || !waits {
             return !self.read_retry.ended_for_good && self.is_asked_again(op, false, &[]);
         }
         if fault::planted(PlantedBug::FailAtEnd) {
             return self.is_asked_again(op, false, &[]);
         }
-        if self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none_or(|failed| failed == member)) {
-            self.cover(CoverageMark::MemberEnded);
+        if self.members.mirror().is_some_and(|mirror| mirror.failed().is_none_or(|failed| failed == member)) {
+            self.coverage.add(CoverageMark::MemberEnded);
             self.member_failed(member);
             return false;
         }
         if asked >= PAUSES {
-            self.cover(CoverageMark::EndedForGood);
+            self.coverage.add(CoverageMark::EndedForGood);
             self.read_retry.end_for_good();
             self.fence();
             return false;
@@ -101,12 +101,12 @@ impl Context {
     /// Repeats operations on a device that had ended, when their pause is over; all of them once
     /// the cache is fenced, since waiting is then pointless.
     fn ask_ended(&mut self) {
-        let (now, fenced) = (self.now, self.fenced);
+        let (now, fenced) = (self.now, self.failure.is_fenced());
         while let Some((_, op)) =
             self.read_retry.ended.first().copied().filter(|(at, _)| fenced || *at <= now)
         {
             self.read_retry.ended.pop_first();
-            self.cover(CoverageMark::EndedLater);
+            self.coverage.add(CoverageMark::EndedLater);
             if let Some(action) = self.ops.get(op).action {
                 self.actions.push_io(action);
             }
@@ -117,11 +117,11 @@ impl Context {
     /// of the `again`-th repetition.
     fn last_attempt(&self, state: &Op, again: u32) -> Option<(u32, u64)> {
         if matches!(state.kind, OpKind::CopyRead) {
-            return self.last_copy_read().filter(|copy| self.map.is_only_copy(copy.0));
+            return self.members.last_copy_read(&self.map).filter(|copy| self.map.is_only_copy(copy.0));
         }
         let (slot, tries) = state.slot.zip(state.attempt)?;
-        let is_last = self.map.is_only_copy(slot) && tries >= self.slot_tries(slot);
-        is_last.then(|| (slot, self.slot_offset(slot, tries + again)))
+        let is_last = self.map.is_only_copy(slot) && tries >= self.members.slot_tries(&self.map, slot);
+        is_last.then(|| (slot, self.members.slot_offset(&self.map, slot, tries + again)))
     }
 
     /// Repeats the reads whose pause is over.
@@ -130,7 +130,7 @@ impl Context {
         while let Some(due) = self.read_retry.waiting.first_entry().filter(|entry| entry.key().0 <= self.now)
         {
             let ((_, op), offset) = due.remove_entry();
-            self.cover(CoverageMark::DirtyReadLater);
+            self.coverage.add(CoverageMark::DirtyReadLater);
             let member = self.member_at(offset);
             let state = self.ops.get_mut(op);
             state.member = member;

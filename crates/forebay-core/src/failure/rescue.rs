@@ -1,14 +1,36 @@
 //! The rescue: without the cache, a FLUSH waits for it, and it always ends (I54).
 
-use super::RECORD_PAUSE_NS;
 use crate::api::{Device, Nanos, Notice, RequestKind};
 use crate::context::Context;
-use crate::context::failure::FailureStage;
+use crate::context::actions::ActionQueue;
+use crate::context::failure::CacheFailure;
 use crate::context::flush_ledger::Waiter;
+use crate::context::requests::Req;
 use crate::context::volume::Volume;
 use crate::fault::{self, PlantedBug};
-use alloc::vec::Vec;
 use forebay_format::VolumeId;
+
+impl CacheFailure {
+    /// A write, zero or discard has ended without the cache: the record must not list its sectors.
+    pub(crate) fn make_readable(&mut self, req: u32, request: &mut Req, actions: &mut ActionQueue) {
+        let needed = self.unrecorded_in(request.range());
+        if !fault::planted(PlantedBug::AcknowledgeUnrecorded) {
+            self.wait_for_record(req, request, needed, actions);
+        }
+    }
+
+    /// True if a sector that the request wrote is lost.
+    fn is_any_lost(&self, request: &Req) -> bool {
+        let mut gone = self.gone_in(request.range());
+        gone.any(|(key, gone)| gone.mask & request.sectors_of(key.block()) != 0)
+    }
+
+    /// Returns when a record is due without another event.
+    pub(crate) fn deadline(&self, stopping: bool) -> Option<Nanos> {
+        let waits = self.runs_without_cache() && self.has_unrecorded() && !self.is_recording() && !stopping;
+        waits.then(|| self.next_record_at())
+    }
+}
 
 impl Context {
     pub(super) fn make_safe(&mut self, req: u32) {
@@ -19,7 +41,7 @@ impl Context {
         let covers_dirty = request.kind == RequestKind::Flush || self.hasten(range);
         if covers_dirty && self.has_urgent(volume) && !fault::planted(PlantedBug::FlushBeforeRescue) {
             self.reqs.get_mut(req).pending += 1;
-            self.failure.waiting.push(req);
+            self.failure.wait_for_rescue(req);
             return;
         }
         self.make_safe_parts(req);
@@ -30,7 +52,7 @@ impl Context {
         let request = self.reqs.get(req);
         let (volume, range) = (request.volume, request.range());
         let is_flush = request.kind == RequestKind::Flush;
-        if !is_flush && self.is_any_lost(req) {
+        if !is_flush && self.failure.is_any_lost(self.reqs.get(req)) {
             self.reqs.get_mut(req).failed = true;
         }
         let state = self.volume(volume);
@@ -40,23 +62,7 @@ impl Context {
             self.flush(Device::Backing(volume), Waiter::Request(req));
         }
         if !fault::planted(PlantedBug::FlushBeforeRecord) {
-            self.wait_for_record(req, needed);
-        }
-    }
-
-    /// A write, zero or discard has ended without the cache: the record must not list its sectors.
-    pub(crate) fn make_readable(&mut self, req: u32) {
-        let needed = self.failure.unrecorded_in(self.reqs.get(req).range());
-        if !fault::planted(PlantedBug::AcknowledgeUnrecorded) {
-            self.wait_for_record(req, needed);
-        }
-    }
-
-    fn wait_for_record(&mut self, req: u32, needed: u64) {
-        if needed > self.failure.recorded {
-            self.reqs.get_mut(req).pending += 1;
-            self.failure.recording.push((needed, req));
-            self.ask_record();
+            self.failure.wait_for_record(req, self.reqs.get_mut(req), needed, &mut self.actions);
         }
     }
 
@@ -69,36 +75,28 @@ impl Context {
         }
     }
 
-    /// True if a sector that the request wrote is lost.
-    fn is_any_lost(&self, req: u32) -> bool {
-        let request = self.reqs.get(req);
-        let range = request.range();
-        let mut gone = self.failure.gone.range(range.first..=range.last);
-        gone.any(|(key, gone)| gone.mask & request.sectors_of(key.block()) != 0)
-    }
-
     /// Continues requests that wait for the urgent blocks of their volume, and reports the end of
     /// the rescue.
     pub(crate) fn step_failure(&mut self) {
-        if self.failure.stage != FailureStage::WithoutCache {
+        if !self.failure.runs_without_cache() {
             return;
         }
         for id in self.volumes.ids() {
             let Some(volume) = self.volumes.get_mut(id) else { continue };
             let failed = core::mem::take(&mut volume.rescue_failed);
-            if !self.failure.waiting.is_empty() && (failed || !self.has_urgent(id)) {
+            if self.failure.is_rescue_awaited() && (failed || !self.has_urgent(id)) {
                 self.serve_waiting(id, failed);
             }
         }
-        if !self.failure.told && self.is_rescue_over() {
-            self.failure.told = true;
+        if !self.failure.has_rescue_ended() && self.is_rescue_over() {
+            self.failure.end_rescue();
             let lost_blocks = self.failure.lost_blocks();
-            self.notice(Notice::RescueEnded { lost_blocks });
+            self.actions.notice(Notice::RescueEnded { lost_blocks });
         }
-        let due = self.failure.told && !self.failure.record_failed
-            || self.now >= self.failure.recorded_at.saturating_add(RECORD_PAUSE_NS);
-        if self.failure.changes > self.failure.recorded && due && !self.stopping {
-            self.ask_record();
+        let due = self.failure.has_rescue_ended() && !self.failure.has_record_failed()
+            || self.now >= self.failure.next_record_at();
+        if self.failure.has_unrecorded() && due && !self.stopping {
+            self.failure.ask_record(&mut self.actions);
         }
     }
 
@@ -109,11 +107,7 @@ impl Context {
     }
 
     fn serve_waiting(&mut self, id: VolumeId, failed: bool) {
-        let all = core::mem::take(&mut self.failure.waiting);
-        let (served, left): (Vec<u32>, Vec<u32>) =
-            all.into_iter().partition(|req| self.reqs.get(*req).volume == id);
-        self.failure.waiting = left;
-        for req in served {
+        for req in self.failure.take_rescued(|req| self.reqs.get(req).volume == id) {
             let request = self.reqs.get_mut(req);
             request.pending -= 1;
             request.failed |= failed;
@@ -126,29 +120,20 @@ impl Context {
         }
     }
 
-    pub(crate) fn failure_deadline(&self) -> Option<Nanos> {
-        let failure = &self.failure;
-        let waits = failure.stage == FailureStage::WithoutCache
-            && failure.changes > failure.recorded
-            && failure.pending.is_none()
-            && !self.stopping;
-        waits.then(|| failure.recorded_at.saturating_add(RECORD_PAUSE_NS))
-    }
-
     /// True while a shutdown has to wait: for the owner, for the rescue, for the last record.
     pub(crate) fn is_rescue_busy(&mut self) -> bool {
-        if self.failure.pending.is_some() {
+        if self.failure.is_recording() {
             return true;
         }
-        if self.failure.stage != FailureStage::WithoutCache {
+        if !self.failure.runs_without_cache() {
             return false;
         }
         let gives_up = |volume: &Volume| volume.rescue_given_up;
         let rescues =
             self.volumes.iter().any(|volume| self.map.dirty_blocks(volume.id) > 0 && !gives_up(volume));
-        if !rescues && self.failure.changes > self.failure.recorded && !self.failure.record_failed {
-            self.ask_record();
+        if !rescues && self.failure.has_unrecorded() && !self.failure.has_record_failed() {
+            self.failure.ask_record(&mut self.actions);
         }
-        rescues || self.failure.pending.is_some()
+        rescues || self.failure.is_recording()
     }
 }

@@ -94,11 +94,12 @@ impl Attaching {
         checkpoint: &Checkpoints,
         id: VolumeId,
     ) -> Progress {
-        if cx.fenced || cx.stopping && !matches!(self.stage, AttachStage::Checkpoint(_)) {
+        if cx.failure.is_fenced() || cx.stopping && !matches!(self.stage, AttachStage::Checkpoint(_)) {
             if self.is_waiting_for_device() {
                 return Progress::Waits;
             }
-            let error = if cx.fenced { LifecycleError::Fenced } else { LifecycleError::NotServing };
+            let error =
+                if cx.failure.is_fenced() { LifecycleError::Fenced } else { LifecycleError::NotServing };
             return self.attach_failed(cx, id, error);
         }
         match &mut self.stage {
@@ -130,7 +131,7 @@ impl Attaching {
                 None if !*started => {
                     *started = true;
                     cx.stats.backing_flushes += 1;
-                    let op = cx.new_op(OpKind::LifecycleFlush(id));
+                    let op = cx.ops.begin(OpKind::LifecycleFlush(id), cx.now);
                     cx.actions.push_io(IoAction::Flush { op: OpId(op), device: Device::Backing(id) });
                     return Progress::Waits;
                 }
@@ -146,7 +147,7 @@ impl Attaching {
                     return Progress::Waits;
                 }
                 let (volume, dropped, discarded) = (id, sweep.dropped, sweep.discarded);
-                cx.notice(match self.verdict.is_uncertain() {
+                cx.actions.notice(match self.verdict.is_uncertain() {
                     true => Notice::BackingUncertain { volume, dropped },
                     false => Notice::BackingChanged { volume, dropped, discarded },
                 });
@@ -157,7 +158,7 @@ impl Attaching {
                 if !checkpoint.is_in_effect(ticket) {
                     return Progress::Waits;
                 }
-                cx.notice(Notice::Attached { volume: id });
+                cx.actions.notice(Notice::Attached { volume: id });
                 cx.enter_volume(&self.attachment);
                 cx.counters.begin(id);
                 return Progress::Done;

@@ -142,7 +142,7 @@ impl Detaching {
         if self.can_be_cancelled() && attached {
             let error = match () {
                 () if self.cancelled => Some(LifecycleError::Cancelled),
-                () if cx.fenced => Some(LifecycleError::Fenced),
+                () if cx.failure.is_fenced() => Some(LifecycleError::Fenced),
                 () if cx.stopping => Some(LifecycleError::NotServing),
                 () => None,
             };
@@ -151,7 +151,7 @@ impl Detaching {
                 return cx.job_failed(Notice::DetachFailed { volume: id, error });
             }
         }
-        if cx.fenced {
+        if cx.failure.is_fenced() {
             return cx.job_failed(Notice::DetachFailed { volume: id, error: LifecycleError::Fenced });
         }
         match &mut self.stage {
@@ -232,7 +232,7 @@ impl Detaching {
                 if !checkpoint.is_in_effect(*ticket) {
                     return Progress::Waits;
                 }
-                cx.notice(Notice::Detached { volume: id });
+                cx.actions.notice(Notice::Detached { volume: id });
                 return Progress::Done;
             }
         }
@@ -248,7 +248,7 @@ impl Detaching {
         cx.curve.volume_gone(id);
         cx.emit(Event::VolumeLeft { volume: id, goes: true });
         if fault::planted(PlantedBug::ReuseVolumeEarly) {
-            cx.notice(Notice::Detached { volume: id });
+            cx.actions.notice(Notice::Detached { volume: id });
             return Progress::Done;
         }
         self.stage = DetachStage::Sweeping(Sweep::new(0, false));

@@ -142,8 +142,8 @@ impl Waits {
 impl Context {
     /// Reports the failure of a job, which ends it.
     pub(crate) fn job_failed(&mut self, notice: Notice) -> Progress {
-        self.cover(CoverageMark::ChangeFailed);
-        self.notice(notice);
+        self.coverage.add(CoverageMark::ChangeFailed);
+        self.actions.notice(notice);
         Progress::Done
     }
 

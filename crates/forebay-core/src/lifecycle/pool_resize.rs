@@ -56,7 +56,7 @@ impl PoolResize {
         if self.job.is_some() {
             return Err(LifecycleError::Busy);
         }
-        if cx.mirror.is_some() {
+        if cx.members.is_mirrored() {
             return Err(LifecycleError::Mirrored);
         }
         let old = cx.map.geometry;
@@ -116,8 +116,8 @@ impl PoolResize {
         if job.ticket.is_none() {
             cx.free.pool.extend(retired);
         }
-        cx.cover(CoverageMark::ChangeFailed);
-        cx.notice(Notice::PoolResizeFailed { error });
+        cx.coverage.add(CoverageMark::ChangeFailed);
+        cx.actions.notice(Notice::PoolResizeFailed { error });
     }
 
     /// Continues a change of the pool's size.
@@ -135,14 +135,17 @@ impl PoolResize {
                 self.job = None;
                 cx.free.end_retiring();
                 let segments = cx.map.geometry.segment_count;
-                cx.notice(Notice::PoolResized { segments });
-            } else if cx.fenced {
+                cx.actions.notice(Notice::PoolResized { segments });
+            } else if cx.failure.is_fenced() {
                 self.end(cx, LifecycleError::Fenced);
             }
             return;
         }
-        if cx.fenced || cx.stopping {
-            self.end(cx, if cx.fenced { LifecycleError::Fenced } else { LifecycleError::NotServing });
+        if cx.failure.is_fenced() || cx.stopping {
+            self.end(
+                cx,
+                if cx.failure.is_fenced() { LifecycleError::Fenced } else { LifecycleError::NotServing },
+            );
         } else if !job.ready && self.evacuate(cx, relocations, checkpoint) {
             if let Some(job) = &mut self.job {
                 job.ready = true;
@@ -266,7 +269,7 @@ fn evacuate_slot(
         BlockState::Dirty if cx.map.is_lost(slot) => false,
         BlockState::Dirty | BlockState::Destaged => {
             cx.yield_order_of(slot);
-            cx.cover(CoverageMark::Evacuated);
+            cx.coverage.add(CoverageMark::Evacuated);
             relocations.relocate(cx, slot)
         }
     }
@@ -283,7 +286,7 @@ fn moves_pinned(cx: &mut Context, relocations: &mut Relocations, slot: u32, room
 fn forget_segments(cx: &mut Context, count: u32) {
     let slots = count.saturating_mul(cx.map.geometry.segment_blocks);
     cx.flushes.forget_segments(count);
-    cx.log.marks.retain(|slot| *slot < slots);
+    cx.log.marks.forget_slots(slots);
     cx.free.forget_from(count);
     if fault::planted(PlantedBug::AppendToRetired) {
         cx.free.window.retain(|number| *number < count);

@@ -106,8 +106,9 @@ impl Resizing {
     ) -> Progress {
         let early = matches!(self.stage, ResizeStage::Trimming | ResizeStage::Quieting);
         let fails = early || fault::planted(PlantedBug::FailAfterCut);
-        if fails && cx.fenced || early && cx.stopping {
-            let error = if cx.fenced { LifecycleError::Fenced } else { LifecycleError::NotServing };
+        if fails && cx.failure.is_fenced() || early && cx.stopping {
+            let error =
+                if cx.failure.is_fenced() { LifecycleError::Fenced } else { LifecycleError::NotServing };
             let volume = cx.volume_mut(id);
             volume.limit_bytes = volume.size_bytes;
             return cx.job_failed(Notice::ResizeFailed { volume: id, error });
@@ -144,7 +145,7 @@ impl Resizing {
             }
             ResizeStage::Checkpoint(ticket) => {
                 if !checkpoint.is_in_effect(*ticket) && !cx.failure.runs_without_cache() {
-                    if cx.refuses_changes() {
+                    if cx.failure.refuses_changes() {
                         // The checkpoint may never complete, and nothing is destaged: requests that
                         // wait for the locks continue and fail.
                         waits.unlock(cx, id);
@@ -153,7 +154,7 @@ impl Resizing {
                 }
                 cx.volume_mut(id).serve_size(self.bytes);
                 cx.wake_in(1); // Flush epochs have waited for this.
-                cx.notice(Notice::VolumeResized { volume: id, bytes: self.bytes });
+                cx.actions.notice(Notice::VolumeResized { volume: id, bytes: self.bytes });
                 return Progress::Done;
             }
         }

@@ -27,16 +27,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use forebay_format::batch::{BatchHeader, BatchKind, ENTRIES_MAX, Entry};
 use forebay_format::summary::{self, SummaryItem};
-use forebay_format::{BLOCK_BYTES, Slot, StreamKind};
+use forebay_format::{BLOCK_BYTES, StreamKind};
 
 /// Attempts to write a batch before its requests fail.
 const BATCH_TRIES: u32 = 4;
-/// Clean marks wait this long before a batch is written for them alone.
-const MARKS_DELAY_NS: u64 = 1_000_000_000;
 /// Fills wait this long for a segment: a window extension takes two flushes.
 pub(crate) const FILLS_WAIT_NS: u64 = 250_000_000;
-/// Number of clean marks that are worth a batch of their own.
-const MARKS_WORTH_A_BATCH: usize = 512;
 
 impl CacheMap {
     /// Seals a segment without a summary.
@@ -62,7 +58,7 @@ impl Context {
 
     #[inline]
     pub(crate) fn enqueue(&mut self, stream: StreamKind, item: Item) {
-        if self.fenced {
+        if self.failure.is_fenced() {
             self.item_done(item, None);
             return;
         }
@@ -76,16 +72,17 @@ impl Context {
     /// Writes as many batches of a stream as may be in flight.
     pub(crate) fn step_append(&mut self, kind: StreamKind) {
         loop {
-            let marks = kind == StreamKind::Write && self.marks_are_due();
+            let marks = kind == StreamKind::Write
+                && self.log.marks.are_due(self.now, || self.free.is_short_of_segments());
             let limit = self.config.pool.batches_in_flight.max(1) as usize;
             let stream = &self.log.streams[kind.index()];
             if !(stream.is_worth_a_batch() || marks)
                 || stream.broken
                 || stream.in_flight.len() >= limit
-                || self.fenced
+                || self.failure.is_fenced()
                 || self.log.on_hold
                 || self.delays_batch(kind)
-                || self.mirror_asks()
+                || self.members.asks()
             {
                 return;
             }
@@ -136,7 +133,9 @@ impl Context {
     pub(crate) fn leave_lost(&mut self, kind: StreamKind) -> bool {
         let stream = &self.log.streams[kind.index()];
         let still = stream.in_flight.is_empty() && !stream.broken;
-        let Some((segment, next)) = stream.open.filter(|(segment, _)| self.is_gone(*segment)) else {
+        let Some((segment, next)) =
+            stream.open.filter(|(segment, _)| self.members.is_gone(&self.map, *segment))
+        else {
             return true;
         };
         if still {
@@ -182,7 +181,7 @@ impl Context {
         if !self.log.streams[kind.index()].queue.iter().any(ends) {
             return;
         }
-        self.cover(CoverageMark::FillsForgotten);
+        self.coverage.add(CoverageMark::FillsForgotten);
         for item in self.log.streams[kind.index()].queue.take(ends) {
             self.item_done(item, None);
         }
@@ -192,11 +191,11 @@ impl Context {
         let mut batch = self.log.spare_batches.pop().unwrap_or_default();
         let mut entries = core::mem::take(&mut self.log.spare_entries);
         if kind == StreamKind::Write {
-            self.take_marks(&mut batch.marks, &mut entries);
+            self.log.marks.take_into(&self.map, self.now, &mut batch.marks, &mut entries);
         }
         let (segment, start) = self.log.streams[kind.index()].open.expect("a segment was prepared");
         let room = self.batch_blocks() - start - 1;
-        let op = self.new_op(OpKind::Batch(kind));
+        let op = self.ops.begin(OpKind::Batch(kind), self.now);
         let (mut payload, mut causes) = (0, Payload::default());
         while entries.len() < ENTRIES_MAX {
             let Some(item) = self.next_item(kind, payload < room) else { break };
@@ -213,19 +212,19 @@ impl Context {
             batch.items.push(item);
         }
         if entries.is_empty() {
-            self.ops.remove(op);
+            self.ops.drop_unused(op);
             self.log.spare_batches.push(batch);
             self.log.spare_entries = entries;
             return;
         }
         if entries.len() == ENTRIES_MAX {
-            self.cover(CoverageMark::FullBatch);
+            self.coverage.add(CoverageMark::FullBatch);
         }
         (batch.op, batch.segment, batch.start, batch.blocks) = (op, segment, start, payload + 1);
         batch.is_summary = false;
         let header = self.batch_header(kind, BatchKind::Records, segment, start, payload);
         batch.stream_sequence = header.stream_sequence;
-        let mut bytes = self.spare_header();
+        let mut bytes = self.ops.spare_header();
         header.encode(&entries, &mut bytes[..]);
         entries.clear();
         self.log.spare_entries = entries;
@@ -249,7 +248,7 @@ impl Context {
         batch.completed = None;
         self.stats.cache_metadata_writes += u64::from(batch.is_summary || batch.blocks == 1);
         self.map.segments[batch.segment as usize].pins += 1;
-        if self.mirror.is_some() {
+        if self.members.is_mirrored() {
             self.submit_to_members(kind, &mut batch);
             return self.log.streams[kind.index()].submitted(batch);
         }
@@ -321,12 +320,12 @@ impl Context {
         let still = self.log.streams[kind.index()].in_flight.is_empty();
         assert!(still, "I2: a segment is closed when all its batches have completed");
         if !self.writes_summaries() {
-            self.cover(CoverageMark::SegmentWithoutSummary);
+            self.coverage.add(CoverageMark::SegmentWithoutSummary);
             return self.map.close_segment(segment, at);
         }
         let table = &self.map.segments[segment as usize];
         if table.forgot_epochs {
-            self.cover(CoverageMark::SummaryLeftOut);
+            self.coverage.add(CoverageMark::SummaryLeftOut);
             return self.map.close_segment(segment, at);
         }
         let payload = summary::encode((0..at).map(|index| {
@@ -344,7 +343,7 @@ impl Context {
         let mut meta = alloc::vec![0; BLOCK_BYTES];
         header.encode(&[entry], &mut meta);
         meta.extend_from_slice(&payload);
-        let op = self.new_op(OpKind::Batch(kind));
+        let op = self.ops.begin(OpKind::Batch(kind), self.now);
         self.ops.get_mut(op).meta = Some(Arc::new(meta));
         let batch = Batch {
             op,
@@ -374,7 +373,7 @@ impl Context {
         loop {
             // Nothing is committed after the fence, even if it had completed before: nothing may
             // become dirty after the data at risk was recorded (I52).
-            let counts = !self.fenced || fault::planted(PlantedBug::CountAfterFence);
+            let counts = !self.failure.is_fenced() || fault::planted(PlantedBug::CountAfterFence);
             let stream = &mut self.log.streams[kind.index()];
             match stream.in_flight.front().and_then(|batch| batch.completed) {
                 None => break,
@@ -405,14 +404,14 @@ impl Context {
             self.flushes.cache.note_write();
             self.map.changes.touch(batch.segment);
             self.map.segments[batch.segment as usize].pins -= 1;
-            if batch.completed == Some(true) && !self.fenced {
+            if batch.completed == Some(true) && !self.failure.is_fenced() {
                 self.map.segments[batch.segment as usize].summary_block = batch.start;
                 self.flushes.note_undurable(batch.segment);
                 self.map.close_segment(batch.segment, batch.start + batch.blocks);
             } else {
-                self.cover(CoverageMark::SummaryFailed);
+                self.coverage.add(CoverageMark::SummaryFailed);
                 if batch.completed == Some(false) {
-                    self.notice(Notice::CacheWriteFailed { segment: batch.segment });
+                    self.actions.notice(Notice::CacheWriteFailed { segment: batch.segment });
                 }
                 self.map.close_segment(batch.segment, batch.start);
             }
@@ -434,7 +433,7 @@ impl Context {
         let counted = self.log.streams[kind.index()].completed_sequence;
         assert!(batch.completed == Some(true), "I1: a batch counts once it is written");
         assert!(batch.stream_sequence == counted, "I2: a batch counts after all before it in its stream");
-        assert!(!self.fenced, "I52: nothing enters the map once the cache is fenced");
+        assert!(!self.failure.is_fenced(), "I52: nothing enters the map once the cache is fenced");
         // A flush that started after the write completed does not cover this batch, which was not
         // applied yet.
         self.flushes.cache.note_write();
@@ -447,7 +446,7 @@ impl Context {
         stream.completed_sequence = stream.completed_sequence.max(batch.stream_sequence + 1);
         stream.tries = 0;
         if !batch.marks.is_empty() {
-            self.log.marks_ticket = self.flushes.cache.ticket();
+            self.log.marks.note_logged(self.flushes.cache.ticket());
         }
         for slot in batch.marks.drain(..) {
             if self.map.state(slot) == BlockState::Destaged {
@@ -471,7 +470,7 @@ impl Context {
         let failed: Vec<Batch> = self.log.streams[kind.index()].in_flight.drain(..).collect();
         let first = failed.first().expect("a batch failed");
         let (number, start, sequence) = (first.segment, first.start, first.stream_sequence);
-        self.notice(Notice::CacheWriteFailed { segment: number });
+        self.actions.notice(Notice::CacheWriteFailed { segment: number });
         let stream = &mut self.log.streams[kind.index()];
         stream.broken = false;
         self.coverage.add(CoverageMark::BatchMoved);
@@ -479,10 +478,10 @@ impl Context {
         stream.next_sequence = sequence;
         stream.open = None;
         stream.closing = false;
-        let give_up = stream.tries >= BATCH_TRIES || self.fenced;
+        let give_up = stream.tries >= BATCH_TRIES || self.failure.is_fenced();
         for mut batch in failed.into_iter().rev() {
             self.map.segments[batch.segment as usize].pins -= 1;
-            self.log.marks.append(&mut batch.marks);
+            self.log.marks.put_back(&mut batch.marks);
             while let Some(item) = batch.items.pop() {
                 self.log.streams[kind.index()].queue.push_front(item);
             }
@@ -490,7 +489,7 @@ impl Context {
         }
         self.map.close_segment(number, start);
         if give_up {
-            self.cover(CoverageMark::BatchGivenUp);
+            self.coverage.add(CoverageMark::BatchGivenUp);
             // So many segments cannot all be bad: the device has failed.
             self.fence();
             self.log.streams[kind.index()].tries = 0;
@@ -529,55 +528,5 @@ impl Context {
             self.map.apply_drop(item.kind);
         }
         self.emit(Event::Appended(item.done, item.key, slot));
-    }
-
-    /// Queues a clean mark for a slot that is now durable on the backing store.
-    pub(crate) fn add_mark(&mut self, slot: u32) {
-        if self.log.marks.is_empty() {
-            self.log.marks_since = self.now;
-        }
-        self.log.marks.push(slot);
-    }
-
-    /// True if marks should be written now, with or without payload.
-    fn marks_are_due(&self) -> bool {
-        !self.log.marks.is_empty()
-            && (self.log.marks.len() >= MARKS_WORTH_A_BATCH
-                || self.now >= self.log.marks_since + MARKS_DELAY_NS
-                || self.log.order_waits_for_marks
-                || self.free.is_short_of_segments()
-                || self.log.writers_wait_for_marks)
-    }
-
-    pub(crate) fn marks_deadline(&self) -> Option<u64> {
-        let due = self.log.marks_since + MARKS_DELAY_NS;
-        (!self.log.marks.is_empty() && due > self.now).then_some(due)
-    }
-
-    /// Moves marks into a batch, neighbours as one entry. Skips slots that changed meanwhile.
-    fn take_marks(&mut self, slots: &mut Vec<u32>, entries: &mut Vec<Entry>) {
-        if self.log.marks.is_empty() {
-            return;
-        }
-        self.log.marks.sort_unstable();
-        self.log.marks.dedup();
-        // Half of the header stays free for data, so that marks never delay writers.
-        let twice = fault::planted(PlantedBug::OverfillHeader);
-        let most = if twice { 2 * ENTRIES_MAX } else { ENTRIES_MAX / 2 };
-        while entries.len() < most {
-            let Some(slot) = self.log.marks.pop() else { break };
-            if self.map.state(slot) != BlockState::Destaged {
-                continue;
-            }
-            slots.push(slot);
-            match entries.last_mut() {
-                Some(Entry::CleanMark { slot: first, count }) if first.0 == slot + 1 => {
-                    *first = Slot(slot);
-                    *count += 1;
-                }
-                _ => entries.push(Entry::CleanMark { slot: Slot(slot), count: 1 }),
-            }
-        }
-        self.log.marks_since = self.now;
     }
 }

@@ -14,7 +14,7 @@
 use crate::api::Nanos;
 use crate::context::Context;
 use crate::context::pages::PageUse;
-use crate::context::streams::ItemOwner;
+use crate::context::streams::{ItemOwner, Log};
 use crate::log::append::FILLS_WAIT_NS;
 use forebay_format::StreamKind;
 
@@ -22,6 +22,20 @@ use forebay_format::StreamKind;
 const WORTH_BLOCKS: usize = 63;
 /// Longest time that a fill waits for others.
 const DELAY_NS: Nanos = 250_000_000;
+
+impl Log {
+    /// Time at which a delayed batch is written without another event, or fills stop waiting for
+    /// room.
+    pub(crate) fn batch_delay_deadline(&self, now: Nanos) -> Option<Nanos> {
+        let due = |kind: &StreamKind| {
+            let stream = &self.streams[kind.index()];
+            let room = stream.without_room_since.map(|since| since + FILLS_WAIT_NS);
+            let times = [Some(stream.queued_since + DELAY_NS), room].into_iter().flatten();
+            times.filter(|at| !stream.is_idle() && *at > now).min()
+        };
+        [StreamKind::Fill, StreamKind::Survivor].iter().filter_map(due).min()
+    }
+}
 
 impl Context {
     /// True if the queue of a stream should wait for more items.
@@ -44,17 +58,5 @@ impl Context {
         let sound = !delays || stream.queue.front().is_none_or(|item| may_wait(item.done));
         assert!(sound, "I41: fills are delayed for a moment, survivors for reads, and nothing else");
         delays
-    }
-
-    /// Time at which a delayed batch is written without another event, or fills stop waiting for
-    /// room.
-    pub(crate) fn batch_delay_deadline(&self) -> Option<Nanos> {
-        let due = |kind: &StreamKind| {
-            let stream = &self.log.streams[kind.index()];
-            let room = stream.without_room_since.map(|since| since + FILLS_WAIT_NS);
-            let times = [Some(stream.queued_since + DELAY_NS), room].into_iter().flatten();
-            times.filter(|at| !stream.is_idle() && *at > self.now).min()
-        };
-        [StreamKind::Fill, StreamKind::Survivor].iter().filter_map(due).min()
     }
 }

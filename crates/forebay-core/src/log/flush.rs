@@ -70,11 +70,11 @@ impl Context {
                 volume.destage.flushing = core::mem::take(&mut volume.destage.written);
             }
         }
-        if device == Device::Cache && self.mirror.is_some() {
+        if device == Device::Cache && self.members.is_mirrored() {
             self.flush_members();
             return;
         }
-        let op = self.new_op(OpKind::Flush(device));
+        let op = self.ops.begin(OpKind::Flush(device), self.now);
         self.actions.push_io(IoAction::Flush { op: OpId(op), device });
     }
 
@@ -83,7 +83,7 @@ impl Context {
         let trusts = fault::planted(PlantedBug::TrustFlushAfterFailure);
         let ok = ok
             && match device {
-                Device::Cache => !self.fenced || trusts,
+                Device::Cache => !self.failure.is_fenced() || trusts,
                 Device::Backing(volume) => self.volume(volume).trusts_flush(),
             };
         let mut served = self.flushes.take_served();
@@ -111,7 +111,7 @@ impl Context {
             match waiter {
                 Waiter::None => {}
                 // Only the reply depends on it, unless the cache has failed.
-                Waiter::Request(req) if !self.fenced => self.request_part_done(req, device, ok),
+                Waiter::Request(req) if !self.failure.is_fenced() => self.request_part_done(req, device, ok),
                 waiter => self.emit(Event::Flushed { waiter, device, ok }),
             }
         }
@@ -119,7 +119,7 @@ impl Context {
     }
 
     fn cache_is_durable(&mut self) {
-        assert!(!self.fenced, "I14: no flush is trusted after one that failed");
+        assert!(!self.failure.is_fenced(), "I14: no flush is trusted after one that failed");
         self.flushes.make_durable(&mut self.map);
         for stream in &mut self.log.streams {
             stream.flushed_sequence = stream.flushing;
@@ -128,10 +128,10 @@ impl Context {
 
     /// After a failed flush no write can be guaranteed: fail-stop for writes.
     pub(crate) fn fence(&mut self) {
-        if !self.fenced {
-            self.fenced = true;
-            self.cover(CoverageMark::Fenced);
-            self.notice(Notice::CacheFenced);
+        if !self.failure.is_fenced() {
+            self.failure.fence();
+            self.coverage.add(CoverageMark::Fenced);
+            self.actions.notice(Notice::CacheFenced);
             self.ask_to_go_on();
             self.fail_queued_items();
             self.end_mirroring();
@@ -151,7 +151,7 @@ impl Context {
     pub(crate) fn flush_for(&mut self, req: u32) {
         let volume = self.reqs.get(req).volume;
         self.end_flush_epoch(volume, self.reqs.get(req).kind);
-        if self.fenced {
+        if self.failure.is_fenced() {
             self.flush_fenced(req);
             return;
         }
@@ -178,7 +178,8 @@ impl Context {
         request.cache_failed |= !ok && of_cache;
         debug_assert!(request.kind == RequestKind::Flush || !request.locked);
         let (pending, failed) = (request.pending, request.cache_failed);
-        let again = self.fenced && (failed || !fault::planted(PlantedBug::TrustFlushAfterFailure));
+        let again =
+            self.failure.is_fenced() && (failed || !fault::planted(PlantedBug::TrustFlushAfterFailure));
         if pending > 0 || again && self.flush_again(req) {
             return;
         }

@@ -8,7 +8,7 @@
 use crate::api::{Device, IoAction, OpId};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
-use crate::context::mirror::{Mirror, Standing};
+use crate::context::mirror::{Members, Mirror, Standing};
 use crate::context::operations::OpKind;
 use crate::context::streams::{Batch, NO_OP};
 use crate::fault::{self, PlantedBug};
@@ -24,9 +24,9 @@ impl Mirror {
         if !pair {
             // Clean blocks on a member that is out were dropped, or will be soon (I62).
             let member = self.member_of(batch.segment);
-            return Some(has(member) && self.standing != Standing::Out(member));
+            return Some(has(member) && self.standing() != Standing::Out(member));
         }
-        match self.standing {
+        match self.standing() {
             Standing::Whole => Some(batch.kept == 0b11),
             Standing::Out(out) => Some(has(1 - out)),
             Standing::Asking(out) if !has(1 - out) => Some(false),
@@ -36,31 +36,48 @@ impl Mirror {
 
     /// Planted bugs: a copy on any member commits a batch.
     fn loose_verdict(&self, batch: &Batch) -> Option<bool> {
-        let waits = matches!(self.standing, Standing::Asking(member) if batch.missing >> member & 1 == 1);
+        let waits = matches!(self.standing(), Standing::Asking(member) if batch.missing >> member & 1 == 1);
         if waits && batch.kept != 0 { None } else { Some(batch.kept != 0) }
     }
 }
 
-impl Context {
-    /// Creates another operation with the same bytes.
-    fn copy_op(&mut self, op: u32, kind: StreamKind) -> u32 {
-        let copy = self.new_op(OpKind::Batch(kind));
-        let from = self.ops.get_mut(op);
-        let (spans, meta, header) = (core::mem::take(&mut from.spans), from.meta.clone(), from.header.take());
-        let payload = from.payload;
-        if let Some(header) = header {
-            let mut bytes = self.spare_header();
-            bytes.copy_from_slice(&header[..]);
-            self.ops.get_mut(copy).header = Some(bytes);
-            self.ops.get_mut(op).header = Some(header);
-        }
-        let to = self.ops.get_mut(copy);
-        to.spans.extend_from_slice(&spans);
-        (to.meta, to.payload) = (meta, payload);
-        self.ops.get_mut(op).spans = spans;
-        copy
+impl Members {
+    /// Members that checkpoints are written to: one that is being rebuilt gets only the one that
+    /// lists it. Until then its beginning stays empty, so that a start after a crash finds an empty
+    /// device, and starts to rebuild it again.
+    pub(crate) fn meta_members(&self) -> core::ops::Range<usize> {
+        let listing = self.is_listing();
+        self.members_that(|mirror, member| mirror.counts(member) || listing && mirror.takes(member))
     }
 
+    /// The members for which this is true; at least one.
+    fn members_that(&self, which: impl Fn(&Mirror, u8) -> bool) -> core::ops::Range<usize> {
+        match self.mirror() {
+            None => 0..1,
+            Some(mirror) => match (which(mirror, 0), which(mirror, 1)) {
+                (true, true) => 0..2,
+                (false, _) => 1..2,
+                (true, false) => 0..1,
+            },
+        }
+    }
+
+    /// Members whose superblocks are written now. At the end of a rebuild that is first the active
+    /// one, and the new one only when both copies of the former are durable: if the new member is
+    /// later found alone, the other one must list it (I64). Until then the new one gets none: a
+    /// superblock that lists its own device as out is invalid.
+    pub(crate) fn superblock_members(&self, second: bool) -> core::ops::Range<usize> {
+        match self.joining_member() {
+            Some(new) if second => new..new + 1,
+            Some(new) => 1 - new..2 - new,
+            None if fault::planted(PlantedBug::OutInItsOwnWords) => self.members_that(Mirror::takes),
+            None if fault::planted(PlantedBug::ListAtOnce) && self.is_listing() => self.meta_members(),
+            None => self.members_that(Mirror::counts),
+        }
+    }
+}
+
+impl Context {
     /// The superblock of a member, with the given state of the members.
     pub(crate) fn superblock_of(&self, member: usize, mark: Option<MirrorMark>) -> Superblock {
         let mirror = mark.map(|mark| MirrorMark { member: member as u8, ..mark });
@@ -70,17 +87,17 @@ impl Context {
     /// Submits a batch of a mirrored cache: if it belongs to a pair, to each member that takes
     /// writes.
     pub(crate) fn submit_to_members(&mut self, kind: StreamKind, batch: &mut Batch) {
-        let Some(mirror) = &self.mirror else { return };
+        let Some(mirror) = self.members.mirror() else { return };
         (batch.twin, batch.kept, batch.missing) = (NO_OP, 0, 0);
         let (segment, start) = (batch.segment, batch.start);
-        if !self.is_pair(segment) {
+        if !self.members.is_pair(&self.map, segment) {
             self.write_half(batch.op, batch, segment, start);
             return;
         }
-        let twin = segment + mirror.columns;
+        let twin = segment + mirror.columns();
         match (mirror.takes(0), mirror.takes(1)) {
             (true, true) => {
-                batch.twin = self.copy_op(batch.op, kind);
+                batch.twin = self.ops.copy(batch.op, kind, self.now);
                 self.write_half(batch.op, batch, segment, start);
                 self.write_half(batch.twin, batch, twin, start);
             }
@@ -128,15 +145,15 @@ impl Context {
     /// has not entered the map yet is not, if it was on a member that has been failed out
     /// meanwhile.
     fn decide_batches(&mut self, kind: StreamKind) {
-        let fenced = self.fenced && !fault::planted(PlantedBug::CountAfterFence);
+        let fenced = self.failure.is_fenced() && !fault::planted(PlantedBug::CountAfterFence);
         let early = fault::planted(PlantedBug::CountHalfBatches);
         let loose = early || fault::planted(PlantedBug::CountAnywhere);
         let keeps = fault::planted(PlantedBug::KeepLostFill);
-        let Some(mirror) = &self.mirror else { return };
+        let Some(mirror) = self.members.mirror() else { return };
         let mut half = false;
         for batch in self.log.streams[kind.index()].all_in_flight() {
             let ended = batch.op == NO_OP && batch.twin == NO_OP;
-            let pair = self.map.segments.get((batch.segment + mirror.columns) as usize);
+            let pair = self.map.segments.get((batch.segment + mirror.columns()) as usize);
             let pair = pair.is_some_and(|twin| twin.phase == SegmentPhase::Twin);
             if batch.completed == Some(true) && !pair && !keeps {
                 batch.completed = mirror.verdict(batch, pair);
@@ -152,13 +169,13 @@ impl Context {
             half |= !fenced && pair && batch.kept != 0 && batch.completed == Some(false);
         }
         if half {
-            self.cover(CoverageMark::HalfRewritten);
+            self.coverage.add(CoverageMark::HalfRewritten);
         }
     }
 
     /// The owner has answered, or the cache was fenced: decides the batches that waited for that.
     pub(crate) fn settle_all_batches(&mut self) {
-        if self.mirror.is_none() {
+        if !self.members.is_mirrored() {
             return;
         }
         for kind in StreamKind::ALL {
@@ -167,84 +184,46 @@ impl Context {
         }
     }
 
-    /// Members that checkpoints are written to: one that is being rebuilt gets only the one that
-    /// lists it. Until then its beginning stays empty, so that a start after a crash finds an empty
-    /// device, and starts to rebuild it again.
-    pub(crate) fn meta_members(&self) -> core::ops::Range<usize> {
-        let listing = self.is_listing();
-        self.members_that(|mirror, member| mirror.counts(member) || listing && mirror.takes(member))
-    }
-
-    /// The members for which this is true; at least one.
-    fn members_that(&self, which: impl Fn(&Mirror, u8) -> bool) -> core::ops::Range<usize> {
-        match &self.mirror {
-            None => 0..1,
-            Some(mirror) => match (which(mirror, 0), which(mirror, 1)) {
-                (true, true) => 0..2,
-                (false, _) => 1..2,
-                (true, false) => 0..1,
-            },
-        }
-    }
-
-    /// Members whose superblocks are written now. At the end of a rebuild that is first the active
-    /// one, and the new one only when both copies of the former are durable: if the new member is
-    /// later found alone, the other one must list it (I64). Until then the new one gets none: a
-    /// superblock that lists its own device as out is invalid.
-    pub(crate) fn superblock_members(&self, second: bool) -> core::ops::Range<usize> {
-        match self.joining_member() {
-            Some(new) if second => new..new + 1,
-            Some(new) => 1 - new..2 - new,
-            None if fault::planted(PlantedBug::OutInItsOwnWords) => self.members_that(Mirror::takes),
-            None if fault::planted(PlantedBug::ListAtOnce) && self.is_listing() => self.meta_members(),
-            None => self.members_that(Mirror::counts),
-        }
-    }
-
     /// Metadata could not be written to a member. True if the cache continues with the other member
     /// alone.
     pub(crate) fn goes_on_without(&mut self, member: u8) -> bool {
         self.member_failed(member);
-        !self.fenced && self.mirror.as_ref().is_some_and(|mirror| !mirror.counts(member))
+        !self.failure.is_fenced() && self.members.mirror().is_some_and(|mirror| !mirror.counts(member))
     }
 
     /// Flushes the members for a flush of the cache.
     pub(crate) fn flush_members(&mut self) {
-        let Some(mirror) = &mut self.mirror else { return };
-        mirror.flushed = [false; 2];
+        let Some(mirror) = self.members.mirror_mut() else { return };
         let one = mirror.failed().is_none() && fault::planted(PlantedBug::FlushOneMember);
-        let members = [0, 1].map(|member: u8| mirror.takes(member) && !(one && member == 1));
-        mirror.flushes = members.iter().filter(|takes| **takes).count() as u32;
-        for member in (0..2).filter(|member| members[usize::from(*member)]) {
-            let op = self.new_op(OpKind::Flush(Device::Cache));
+        for member in mirror.begin_flush([true, !one]) {
+            let op = self.ops.begin(OpKind::Flush(Device::Cache), self.now);
             self.ops.get_mut(op).member = member;
             self.actions.push_io(IoAction::FlushMember { op: OpId(op), member });
         }
     }
 
     pub(crate) fn member_flushed(&mut self, member: u8, ok: bool) {
-        let Some(mirror) = &mut self.mirror else { return };
-        mirror.flushes -= 1;
-        mirror.flushed[usize::from(member)] = ok;
+        let Some(mirror) = self.members.mirror_mut() else { return };
+        mirror.member_flushed(member, ok);
         if !ok {
             self.member_failed(member);
         }
-        let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.flushes == 0) else { return };
-        mirror.flush_waits = true;
-        self.end_waiting_flush();
+        if self.members.mirror_mut().is_some_and(Mirror::await_end_of_flush) {
+            self.end_waiting_flush();
+        }
     }
 
     /// Ends a flush of the cache, unless it waits for the owner's answer.
     pub(crate) fn end_waiting_flush(&mut self) {
-        let fenced = self.fenced;
-        let asks = self.mirror_asks();
-        let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.flush_waits) else { return };
-        let good = (0..2).any(|member| mirror.flushed[usize::from(member)] && mirror.counts(member));
+        let fenced = self.failure.is_fenced();
+        let asks = self.members.asks();
+        let Some(mirror) = self.members.mirror_mut() else { return };
+        let Some(good) = mirror.waiting_flush() else { return };
         if asks && good && !fenced {
-            self.cover(CoverageMark::FlushWaitsForNote);
+            self.coverage.add(CoverageMark::FlushWaitsForNote);
             return;
         }
-        mirror.flush_waits = false;
+        mirror.end_flush();
         self.flushed(Device::Cache, good);
     }
 }

@@ -16,15 +16,17 @@ use crate::api::lifecycle_error::LifecycleError;
 use crate::api::{Device, IoAction, Nanos, Notice, OpId};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
-use crate::context::mirror::{Copying, Rebuild, Standing};
+use crate::context::mirror::{Copying, Members, Mirror, Rebuild};
 use crate::context::operations::{Op, OpKind};
 use crate::context::pages::PageUse;
 use crate::failure::damage::CACHE_READ_TRIES;
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
 use crate::map::segment::{BlockState, SegmentPhase};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use forebay_format::StreamKind;
+use forebay_format::superblock::Superblock;
 
 /// Blocks of one copy operation.
 const COPY_BLOCKS: u32 = 32;
@@ -32,6 +34,59 @@ const COPY_BLOCKS: u32 = 32;
 const COPY_BYTES_PER_S: u64 = 256 << 20;
 /// Time until another attempt to copy.
 const RETRY_NS: Nanos = 1_000_000;
+
+impl Members {
+    /// True if the pair has no second copy yet.
+    fn is_pending(&self, segment: u32) -> bool {
+        let rebuild = self.mirror().and_then(Mirror::rebuild);
+        rebuild.is_some_and(|rebuild| rebuild.pending.contains(&segment))
+    }
+
+    /// True if the checkpoint in progress lists a new member.
+    pub(crate) fn is_listing(&self) -> bool {
+        let rebuild = self.mirror().and_then(Mirror::rebuild);
+        rebuild.is_some_and(|rebuild| rebuild.ticket.is_some() && !rebuild.abandoned)
+    }
+
+    /// The new member, if the checkpoint in progress lists it.
+    pub(crate) fn joining_member(&self) -> Option<usize> {
+        let rebuild = self.mirror()?.rebuild()?;
+        let joins = self.is_listing() && !fault::planted(PlantedBug::ListAtOnce);
+        joins.then_some(usize::from(rebuild.member))
+    }
+
+    /// Offset in the cache, in bytes, of a block of a pair on a member.
+    pub(crate) fn half_offset(&self, map: &CacheMap, segment: u32, member: u8, block: u32) -> u64 {
+        let columns = self.mirror().map_or(0, |mirror| mirror.columns());
+        map.geometry.segment_offset(segment + u32::from(member) * columns, block)
+    }
+
+    /// Slot and offset in the cache of the current read for the new member, if it is the last
+    /// attempt at one block.
+    pub(crate) fn last_copy_read(&self, map: &CacheMap) -> Option<(u32, u64)> {
+        let rebuild = self.mirror()?.rebuild()?;
+        let copying = rebuild.copying.as_ref()?;
+        let is_last = copying.busy && copying.blocks == 1 && copying.tries + 1 >= CACHE_READ_TRIES;
+        let offset = self.half_offset(map, copying.segment, 1 - rebuild.member, copying.at);
+        is_last.then(|| (map.slot(copying.segment, copying.at), offset))
+    }
+
+    /// Called with every snapshot, before it is taken: this checkpoint lists the new member or not.
+    pub(crate) fn apply_rebuild(&mut self, superblock: &mut Superblock) {
+        let generation = superblock.checkpoint_generation + 1;
+        let Some(rebuild) = self.mirror_mut().and_then(Mirror::rebuild_mut) else {
+            return;
+        };
+        if !rebuild.wanted || rebuild.abandoned || rebuild.ticket.is_some() {
+            return;
+        }
+        rebuild.ticket = Some(generation);
+        if let Some(mark) = &mut superblock.mirror {
+            mark.out = None;
+            mark.tags[usize::from(rebuild.member)] = rebuild.tag;
+        }
+    }
+}
 
 impl Context {
     fn end_copying(&mut self, copying: Copying) {
@@ -44,7 +99,7 @@ impl Context {
 
     /// The new member has failed. True if it may be listed already, and must be failed out.
     pub(super) fn abandon_rebuild(&mut self) -> bool {
-        let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+        let Some(rebuild) = self.members.mirror_mut().and_then(Mirror::rebuild_mut) else {
             return false;
         };
         if rebuild.abandoned {
@@ -52,18 +107,14 @@ impl Context {
         }
         rebuild.abandoned = true;
         let listed = rebuild.ticket.is_some();
-        self.cover(CoverageMark::RebuildFailed);
-        self.notice(Notice::RebuildFailed);
+        self.coverage.add(CoverageMark::RebuildFailed);
+        self.actions.notice(Notice::RebuildFailed);
         self.drop_abandoned();
         listed
     }
 
     fn drop_abandoned(&mut self) {
-        let Some(mirror) = &mut self.mirror else { return };
-        let idle = |rebuild: &mut Rebuild| {
-            rebuild.abandoned && rebuild.copying.as_ref().is_none_or(|copying| !copying.busy)
-        };
-        if let Some(rebuild) = mirror.rebuild.take_if(idle)
+        if let Some(rebuild) = self.members.mirror_mut().and_then(Mirror::drop_abandoned)
             && let Some(copying) = rebuild.copying
         {
             self.end_copying(copying);
@@ -72,11 +123,15 @@ impl Context {
 
     pub(super) fn step_rebuild(&mut self) {
         let (now, stopping) = (self.now, self.stopping);
-        let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+        let Some(rebuild) = self.members.mirror_mut().and_then(Mirror::rebuild_mut) else {
             return;
         };
-        let busy = rebuild.copying.as_ref().is_some_and(|copying| copying.busy);
-        if rebuild.abandoned || busy || rebuild.ticket.is_some() || rebuild.wanted || now < rebuild.next_at {
+        if rebuild.abandoned
+            || rebuild.is_busy()
+            || rebuild.ticket.is_some()
+            || rebuild.wanted
+            || now < rebuild.next_at
+        {
             return;
         }
         if stopping {
@@ -86,8 +141,8 @@ impl Context {
         if rebuild.copying.is_some() {
             self.read_copy();
         } else if !self.begin_copy() {
-            let swept = self.mirror.as_ref().is_some_and(|mirror| mirror.sweep.is_none());
-            let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+            let swept = self.members.mirror().is_some_and(Mirror::is_swept);
+            let Some(rebuild) = self.members.mirror_mut().and_then(Mirror::rebuild_mut) else {
                 return;
             };
             if rebuild.pending.is_empty() && swept {
@@ -101,7 +156,7 @@ impl Context {
 
     /// Starts to copy a pair; false if none can be copied now.
     fn begin_copy(&mut self) -> bool {
-        let Some(rebuild) = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else {
+        let Some(rebuild) = self.members.mirror().and_then(Mirror::rebuild) else {
             return false;
         };
         let sealed = |first: &&u32| self.map.segments[**first as usize].phase == SegmentPhase::Sealed;
@@ -110,7 +165,7 @@ impl Context {
             // members.
             for kind in [StreamKind::Write, StreamKind::Survivor] {
                 let open = self.log.streams[kind.index()].open_segment();
-                let waits = |segment: &u32| self.is_pending(*segment);
+                let waits = |segment: &u32| self.members.is_pending(*segment);
                 if let Some(segment) = open.filter(waits) {
                     self.close_from(kind, segment);
                 }
@@ -121,35 +176,16 @@ impl Context {
         self.map.pin(slot);
         let copying =
             Copying { segment, at: 0, blocks: 0, careful_until: 0, tries: 0, pages: Vec::new(), busy: false };
-        if let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) {
+        if let Some(rebuild) = self.members.mirror_mut().and_then(Mirror::rebuild_mut) {
             rebuild.copying = Some(copying);
         }
         self.read_copy();
         true
     }
 
-    /// True if the pair has no second copy yet.
-    fn is_pending(&self, segment: u32) -> bool {
-        let rebuild = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref());
-        rebuild.is_some_and(|rebuild| rebuild.pending.contains(&segment))
-    }
-
-    /// True if the checkpoint in progress lists a new member.
-    pub(crate) fn is_listing(&self) -> bool {
-        let rebuild = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref());
-        rebuild.is_some_and(|rebuild| rebuild.ticket.is_some() && !rebuild.abandoned)
-    }
-
-    /// The new member, if the checkpoint in progress lists it.
-    pub(crate) fn joining_member(&self) -> Option<usize> {
-        let rebuild = self.mirror.as_ref()?.rebuild.as_ref()?;
-        let joins = self.is_listing() && !fault::planted(PlantedBug::ListAtOnce);
-        joins.then_some(usize::from(rebuild.member))
-    }
-
     /// Reads the next blocks to copy from the active member.
     fn read_copy(&mut self) {
-        let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+        let Some(rebuild) = self.members.mirror_mut().and_then(Mirror::rebuild_mut) else {
             return;
         };
         let Some(mut copying) = rebuild.copying.take() else { return };
@@ -178,14 +214,8 @@ impl Context {
         let (segment, at, from) = (copying.segment, copying.at, 1 - rebuild.member);
         rebuild.next_at = self.now + copying.bytes() * 1_000_000_000 / COPY_BYTES_PER_S;
         rebuild.copying = Some(copying);
-        let offset = self.half_offset(segment, from, at);
+        let offset = self.members.half_offset(&self.map, segment, from, at);
         self.read(Device::Cache, offset, &spans, true, OpKind::CopyRead);
-    }
-
-    /// Offset in the cache, in bytes, of a block of a pair on a member.
-    pub(crate) fn half_offset(&self, segment: u32, member: u8, block: u32) -> u64 {
-        let columns = self.mirror.as_ref().map_or(0, |mirror| mirror.columns);
-        self.map.geometry.segment_offset(segment + u32::from(member) * columns, block)
     }
 
     pub(crate) fn copy_read(&mut self, ok: bool, crcs: &[u32]) {
@@ -213,19 +243,9 @@ impl Context {
         self.put_copy(copying);
     }
 
-    /// Slot and offset in the cache of the current read for the new member, if it is the last
-    /// attempt at one block.
-    pub(crate) fn last_copy_read(&self) -> Option<(u32, u64)> {
-        let rebuild = self.mirror.as_ref()?.rebuild.as_ref()?;
-        let copying = rebuild.copying.as_ref()?;
-        let is_last = copying.busy && copying.blocks == 1 && copying.tries + 1 >= CACHE_READ_TRIES;
-        let offset = self.half_offset(copying.segment, 1 - rebuild.member, copying.at);
-        is_last.then(|| (self.map.slot(copying.segment, copying.at), offset))
-    }
-
     /// The copy whose operation has ended, if the rebuild continues.
     fn take_copy(&mut self) -> Option<Copying> {
-        let rebuild = self.mirror.as_mut()?.rebuild.as_mut()?;
+        let rebuild = self.members.mirror_mut()?.rebuild_mut()?;
         let copying = rebuild.copying.as_mut()?;
         copying.busy = false;
         if rebuild.abandoned {
@@ -236,7 +256,7 @@ impl Context {
     }
 
     fn put_copy(&mut self, copying: Copying) {
-        if let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) {
+        if let Some(rebuild) = self.members.mirror_mut().and_then(Mirror::rebuild_mut) {
             rebuild.copying = Some(copying);
         }
         self.settle_again();
@@ -244,13 +264,13 @@ impl Context {
 
     fn write_copy(&mut self, mut copying: Copying) {
         copying.busy = true;
-        let Some(rebuild) = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else {
+        let Some(rebuild) = self.members.mirror().and_then(Mirror::rebuild) else {
             return;
         };
         let member = rebuild.member;
-        let offset = self.half_offset(copying.segment, member, copying.at);
+        let offset = self.members.half_offset(&self.map, copying.segment, member, copying.at);
         let len = copying.bytes() as u32;
-        let op = self.new_op(OpKind::CopyWrite);
+        let op = self.ops.begin(OpKind::CopyWrite, self.now);
         let state = self.ops.get_mut(op);
         state.spans.extend_from_slice(&copying.spans());
         state.member = member;
@@ -270,33 +290,13 @@ impl Context {
         }
     }
 
-    /// Called with every snapshot, before it is taken: this checkpoint lists the new member or not.
-    pub(crate) fn apply_rebuild(&mut self) {
-        let generation = self.superblock.checkpoint_generation + 1;
-        let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
-            return;
-        };
-        if !rebuild.wanted || rebuild.abandoned || rebuild.ticket.is_some() {
-            return;
-        }
-        rebuild.ticket = Some(generation);
-        if let Some(mark) = &mut self.superblock.mirror {
-            mark.out = None;
-            mark.tags[usize::from(rebuild.member)] = rebuild.tag;
-        }
-    }
-
     /// A checkpoint is in effect: if it lists the new member, both are active from here on.
     pub(crate) fn rebuild_checkpointed(&mut self) {
         let generation = self.superblock.checkpoint_generation;
-        let Some(mirror) = &mut self.mirror else { return };
-        let ended = |rebuild: &mut Rebuild| {
-            rebuild.ticket.is_some_and(|ticket| generation >= ticket) && !rebuild.abandoned
-        };
-        if mirror.rebuild.take_if(ended).is_some() {
-            mirror.standing = Standing::Whole;
-            self.cover(CoverageMark::RebuildEnded);
-            self.notice(Notice::MirrorWhole);
+        let Some(mirror) = self.members.mirror_mut() else { return };
+        if mirror.note_checkpoint(generation) {
+            self.coverage.add(CoverageMark::RebuildEnded);
+            self.actions.notice(Notice::MirrorWhole);
         }
     }
 
@@ -308,14 +308,14 @@ impl Context {
     /// No member is out; the tag is not new; or ([`LifecycleError::Busy`]: try again soon) another
     /// rebuild, or an operation of the old device, is in flight.
     pub(crate) fn begin_rebuild(&mut self, tag: u64) -> Result<(), LifecycleError> {
-        if !self.is_ready() || self.stopping {
+        if !self.status.is_ready() || self.stopping {
             return Err(LifecycleError::NotServing);
         }
-        if self.fenced {
+        if self.failure.is_fenced() {
             return Err(LifecycleError::Fenced);
         }
-        let Some(mirror) = &mut self.mirror else { return Err(LifecycleError::NotMirrored) };
-        let Standing::Out(member) = mirror.standing else { return Err(LifecycleError::NotMirrored) };
+        let Some(mirror) = self.members.mirror_mut() else { return Err(LifecycleError::NotMirrored) };
+        let Some(member) = mirror.out() else { return Err(LifecycleError::NotMirrored) };
         if tag == 0 || self.superblock.mirror.is_some_and(|mark| mark.tags.contains(&tag)) {
             return Err(LifecycleError::TagInUse);
         }
@@ -323,15 +323,14 @@ impl Context {
         // wait for a retry are not in flight.
         let old = |op: &&Op| op.member == member && op.kind.is_of_cache();
         let waiting = self.read_retry.operations().map(|op| self.ops.get(op)).filter(old).count();
-        if mirror.rebuild.is_some() || self.ops.iter().filter(old).count() > waiting {
+        if mirror.rebuild().is_some() || self.ops.iter().filter(old).count() > waiting {
             return Err(LifecycleError::Busy);
         }
-        let columns = mirror.columns;
+        let columns = mirror.columns();
         let is_pair = |first: &u32| self.map.segments[(first + columns) as usize].phase == SegmentPhase::Twin;
         let pending: BTreeSet<u32> = (0..columns).filter(is_pair).collect();
-        mirror.unreadable[usize::from(member)].clear();
         let all = pending.len() as u32;
-        mirror.rebuild = Some(Rebuild {
+        mirror.begin_rebuild(Rebuild {
             member,
             tag,
             pending,

@@ -15,7 +15,7 @@ use crate::api::{Device, IoAction, Nanos, OpId};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
-use crate::context::mirror::{Outcome, Repair, Standing};
+use crate::context::mirror::{Members, Outcome, Repair};
 use crate::context::operations::OpKind;
 use crate::context::pages::PageUse;
 use crate::failure::damage::CACHE_READ_TRIES;
@@ -27,52 +27,54 @@ const SUSPECTS_MAX: usize = 1024;
 /// Time until another attempt, if there is no memory.
 const RETRY_NS: Nanos = 100_000_000;
 
-impl Context {
+impl Members {
     /// A copy of this slot, which has two, is bad.
     pub(super) fn suspect_copy(&mut self, slot: u32) {
-        let Some(mirror) = self.mirror.as_mut() else { return };
-        if mirror.standing == Standing::Whole && mirror.repairs.suspects.len() < SUSPECTS_MAX {
-            mirror.repairs.suspects.insert(slot);
+        let Some(mirror) = self.mirror_mut() else { return };
+        if mirror.is_whole() && mirror.repairs_mut().suspects.len() < SUSPECTS_MAX {
+            mirror.repairs_mut().suspects.insert(slot);
         }
-    }
-
-    /// A scrub has found a bad copy of this slot, and waits for an event. False if it already waits
-    /// for it.
-    pub(crate) fn ask_repair(&mut self, slot: u32) -> bool {
-        let Some(mirror) = self.mirror.as_mut() else { return false };
-        mirror.repairs.suspects.insert(slot);
-        self.settle_again();
-        self.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.insert(slot))
     }
 
     /// A scrub that ends stops waiting. Returns the number of suspects that it waited for.
     pub(crate) fn forget_asked_repairs(&mut self) -> usize {
-        self.mirror.as_mut().map_or(0, |mirror| core::mem::take(&mut mirror.repairs.asked).len())
+        self.mirror_mut().map_or(0, |mirror| core::mem::take(&mut mirror.repairs_mut().asked).len())
+    }
+}
+
+impl Context {
+    /// A scrub has found a bad copy of this slot, and waits for an event. False if it already waits
+    /// for it.
+    pub(crate) fn ask_repair(&mut self, slot: u32) -> bool {
+        let Some(mirror) = self.members.mirror_mut() else { return false };
+        mirror.repairs_mut().suspects.insert(slot);
+        self.settle_again();
+        self.members.mirror_mut().is_some_and(|mirror| mirror.repairs_mut().asked.insert(slot))
     }
 
     /// Sends the outcome to the scrub, if it waits for this slot.
     fn emit_outcome(&mut self, slot: u32, outcome: Outcome) {
-        if self.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.remove(&slot)) {
+        if self.members.mirror_mut().is_some_and(|mirror| mirror.repairs_mut().asked.remove(&slot)) {
             self.emit(Event::Repaired(slot, outcome));
         }
     }
 
     /// True if both members are active and writable.
     fn may_repair(&self) -> bool {
-        let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.standing == Standing::Whole);
-        whole && !self.fenced && !self.stopping
+        let whole = self.members.mirror().is_some_and(|mirror| mirror.is_whole());
+        whole && !self.failure.is_fenced() && !self.stopping
     }
 
     pub(super) fn repair_deadline(&self) -> Option<Nanos> {
-        let repairs = &self.mirror.as_ref()?.repairs;
+        let repairs = self.members.mirror()?.repairs();
         let waits = !repairs.suspects.is_empty() && repairs.current.is_none() && self.may_repair();
         waits.then(|| repairs.next_at.max(self.now))
     }
 
     pub(super) fn step_repair(&mut self) {
         let (now, may) = (self.now, self.may_repair());
-        let Some(mirror) = &mut self.mirror else { return };
-        let repairs = &mut mirror.repairs;
+        let Some(mirror) = self.members.mirror_mut() else { return };
+        let repairs = mirror.repairs_mut();
         if !may {
             for slot in core::mem::take(&mut repairs.suspects) {
                 self.emit_outcome(slot, Outcome::Alone);
@@ -82,9 +84,13 @@ impl Context {
         if repairs.current.is_some() || now < repairs.next_at {
             return;
         }
-        while let Some(slot) = self.mirror.as_mut().and_then(|mirror| mirror.repairs.suspects.pop_first()) {
+        while let Some(slot) =
+            self.members.mirror_mut().and_then(|mirror| mirror.repairs_mut().suspects.pop_first())
+        {
             // It may have been overwritten or relocated meanwhile.
-            if self.map.state(slot) != BlockState::Void && self.is_pair(self.map.place(slot).0) {
+            if self.map.state(slot) != BlockState::Void
+                && self.members.is_pair(&self.map, self.map.place(slot).0)
+            {
                 self.begin_repair(slot);
                 return;
             }
@@ -94,10 +100,10 @@ impl Context {
 
     fn begin_repair(&mut self, slot: u32) {
         let page = self.pages.take(PageUse::Survivor);
-        let Some(mirror) = &mut self.mirror else { return };
+        let Some(mirror) = self.members.mirror_mut() else { return };
         let Some(page) = page else {
-            mirror.repairs.suspects.insert(slot);
-            mirror.repairs.next_at = self.now + RETRY_NS;
+            mirror.repairs_mut().suspects.insert(slot);
+            mirror.repairs_mut().next_at = self.now + RETRY_NS;
             return;
         };
         self.map.pin(slot);
@@ -106,9 +112,10 @@ impl Context {
 
     fn read_copy_of(&mut self, repair: Repair) {
         let (segment, index) = self.map.place(repair.slot);
-        let (offset, span) = (self.half_offset(segment, repair.reads, index), repair.page.span());
-        if let Some(mirror) = &mut self.mirror {
-            mirror.repairs.current = Some(repair);
+        let (offset, span) =
+            (self.members.half_offset(&self.map, segment, repair.reads, index), repair.page.span());
+        if let Some(mirror) = self.members.mirror_mut() {
+            mirror.repairs_mut().current = Some(repair);
         }
         self.read(Device::Cache, offset, &[span], true, OpKind::RepairRead);
     }
@@ -122,7 +129,9 @@ impl Context {
 
     /// A copy was read.
     pub(crate) fn repair_read(&mut self, ok: bool, crcs: &[u32]) {
-        let Some(mut repair) = self.mirror.as_mut().and_then(|mirror| mirror.repairs.current.take()) else {
+        let Some(mut repair) =
+            self.members.mirror_mut().and_then(|mirror| mirror.repairs_mut().current.take())
+        else {
             return;
         };
         if self.map.state(repair.slot) == BlockState::Void {
@@ -155,29 +164,29 @@ impl Context {
 
     fn write_copy_of(&mut self, repair: Repair, bad: u8) {
         let (segment, index) = self.map.place(repair.slot);
-        let (offset, span) = (self.half_offset(segment, bad, index), repair.page.span());
-        let op = self.new_op(OpKind::RepairWrite);
+        let (offset, span) = (self.members.half_offset(&self.map, segment, bad, index), repair.page.span());
+        let op = self.ops.begin(OpKind::RepairWrite, self.now);
         let state = self.ops.get_mut(op);
         state.spans.push(span);
         state.member = bad;
         let len = BLOCK_BYTES as u32;
         self.count_cache_write(op, offset, len);
         self.actions.push_io(IoAction::Write { op: OpId(op), device: Device::Cache, offset, len });
-        if let Some(mirror) = &mut self.mirror {
-            mirror.repairs.current = Some(repair);
+        if let Some(mirror) = self.members.mirror_mut() {
+            mirror.repairs_mut().current = Some(repair);
         }
     }
 
     /// The write of the good copy over the bad one has ended.
     pub(crate) fn repair_written(&mut self, member: u8, ok: bool) {
         self.flushes.cache.note_write();
-        let Some(mirror) = &mut self.mirror else { return };
-        mirror.repairs.repaired += u64::from(ok);
-        if let Some(repair) = mirror.repairs.current.take() {
+        let Some(mirror) = self.members.mirror_mut() else { return };
+        mirror.repairs_mut().repaired += u64::from(ok);
+        if let Some(repair) = mirror.repairs_mut().current.take() {
             self.end_repair(repair, if ok { Outcome::Repaired } else { Outcome::Alone });
         }
         if ok {
-            self.cover(CoverageMark::CopyRepaired);
+            self.coverage.add(CoverageMark::CopyRepaired);
         } else {
             self.member_failed(member);
         }

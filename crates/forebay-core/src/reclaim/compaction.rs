@@ -18,7 +18,6 @@
 
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
-use crate::context::mirror::Standing;
 use crate::fault::{self, PlantedBug};
 use crate::reclaim::FILL_RESERVE;
 use crate::reclaim::victims::{Choice, Keeping, Victims, View, listed};
@@ -62,9 +61,9 @@ fn budget_pct(cx: &Context) -> u32 {
 /// True if the live blocks leave room: then compaction is better than eviction.
 fn has_room(cx: &Context) -> bool {
     let (cached, space) = (cx.map.cached_blocks(), cx.space());
-    let (held, space) = match &cx.mirror {
+    let (held, space) = match cx.members.mirror() {
         None => (cached, space),
-        Some(mirror) if mirror.standing == Standing::Whole => (cached + cx.map.unclean_blocks(), space),
+        Some(mirror) if mirror.is_whole() => (cached + cx.map.unclean_blocks(), space),
         Some(_) => (cached, space / 2),
     };
     held * 100 < space * u64::from(budget_pct(cx) + SPREAD_PCT)
@@ -94,7 +93,7 @@ impl Compaction {
         if cx.map.begun >= self.barren_until && skipped.len() < SKIPPED_MAX {
             let view = View { densest: Some(densest(cx)), ..*view };
             if let Some(choice) = cx.choose_from(&mut self.victims, (&view, round), skipped) {
-                cx.cover(CoverageMark::Compacted);
+                cx.coverage.add(CoverageMark::Compacted);
                 return Compacting::Take(choice);
             }
             // The cost of a pass over n segments is spread over n/512 segments that are written.

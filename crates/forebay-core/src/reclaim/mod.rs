@@ -139,7 +139,7 @@ impl Context {
             StreamKind::Write => 1,
             StreamKind::Fill => FILL_RESERVE,
         };
-        if self.mirror.is_some() {
+        if self.members.is_mirrored() {
             return self.take_half(stream, reserve);
         }
         if self.free.window.len() <= reserve {
@@ -225,7 +225,7 @@ impl Reclaim {
             self.victim = None;
         }
         cx.segment_is_freed(number);
-        if cx.mirror.is_some() {
+        if cx.members.is_mirrored() {
             cx.half_freed(number);
             return;
         }
@@ -275,7 +275,7 @@ impl Reclaim {
                 };
                 let Some(choice) = choice else {
                     cx.reclaim_wants_destage = true;
-                    cx.cover(CoverageMark::ReclaimWantsDestage);
+                    cx.coverage.add(CoverageMark::ReclaimWantsDestage);
                     cx.yield_kept_orders(checkpoint.is_idle());
                     return;
                 };
@@ -286,7 +286,7 @@ impl Reclaim {
                 }
                 self.victims_in_vain += 1;
                 if self.is_moving_in_vain(cx) {
-                    cx.cover(CoverageMark::ReclaimInVain);
+                    cx.coverage.add(CoverageMark::ReclaimInVain);
                 }
                 let all = cx.map.segments[segment as usize].unclean;
                 self.victim = Some(Victim { segment, next: 0, kept: Kept { choice, hits: 0, all } });
@@ -403,7 +403,7 @@ impl Reclaim {
                     } else if keep == Keep::Must {
                         return self.wait_with_victim(cx, Victim { segment, next, kept });
                     } else if self.evictions_left == 0 {
-                        cx.cover(CoverageMark::EvictionPauses);
+                        cx.coverage.add(CoverageMark::EvictionPauses);
                         cx.wake_in(1);
                         cx.free.more_comes = true;
                         self.victim = Some(Victim { segment, next, kept });
@@ -435,7 +435,7 @@ impl Reclaim {
         if keep == Keep::No || !cx.spares_flash() {
             return keep;
         }
-        cx.cover(CoverageMark::UnkeptForEndurance);
+        cx.coverage.add(CoverageMark::UnkeptForEndurance);
         cx.stats.endurance_unkept_blocks += 1;
         cx.leave_out(cx.map.key(slot));
         Keep::No
@@ -472,7 +472,7 @@ impl Reclaim {
     /// cache device, will make it possible. If there are none, the block is being changed or there
     /// is no room: another victim may do.
     fn wait_with_victim(&mut self, cx: &mut Context, victim: Victim) -> Emptying {
-        cx.cover(CoverageMark::VictimWaits);
+        cx.coverage.add(CoverageMark::VictimWaits);
         let slot = cx.map.slot(victim.segment, victim.next);
         let flush_comes = cx.can_relocate() && !cx.map.is_fixed(slot) && cx.moves_too_early(slot);
         if cx.log.moves == 0 && !flush_comes {
@@ -486,7 +486,7 @@ impl Reclaim {
     /// True if nothing can be relocated now, but relocations in flight will end or segments will
     /// join the window. Eviction now would lose blocks worth keeping.
     pub(crate) fn is_busy_relocating(cx: &Context, checkpoint: &Checkpoints) -> bool {
-        if cx.fenced || cx.can_relocate() {
+        if cx.failure.is_fenced() || cx.can_relocate() {
             return false;
         }
         let stream = &cx.log.streams[StreamKind::Survivor.index()];

@@ -85,7 +85,7 @@ impl CacheMap {
 
 impl Context {
     pub(crate) fn can_relocate(&self) -> bool {
-        !self.fenced
+        !self.failure.is_fenced()
             && self.log.moves < RELOCATIONS_MAX
             && self.pages.available(PageUse::Survivor) > 0
             && self.has_room_to_relocate()
@@ -227,7 +227,7 @@ impl Relocations {
         let current = cx.map.lookup(key) == Some(slot);
         cx.map.unpin(slot);
         if !current {
-            cx.cover(CoverageMark::RelocationLost);
+            cx.coverage.add(CoverageMark::RelocationLost);
             self.end_relocation(cx, number);
         } else if right {
             let dirty =
@@ -249,9 +249,9 @@ impl Relocations {
             cx.map.pin(slot);
             // An entry about dirty data belongs on both members, even if it records that the data
             // is clean now.
-            let single = cx.mirror.is_some() && cx.map.state(slot) == BlockState::Clean;
+            let single = cx.members.is_mirrored() && cx.map.state(slot) == BlockState::Clean;
             cx.enqueue(if single { StreamKind::Fill } else { StreamKind::Survivor }, item);
-        } else if tries <= cx.slot_tries(slot) {
+        } else if tries <= cx.members.slot_tries(&cx.map, slot) {
             cx.map.pin(slot);
             cx.log.survivor_reads += 1;
             self.read(cx, number, 1);
@@ -293,8 +293,8 @@ impl Relocations {
                 state => state,
             };
             match state {
-                BlockState::Dirty => cx.cover(CoverageMark::DirtySurvivor),
-                BlockState::Destaged => cx.cover(CoverageMark::SurvivorDestaged),
+                BlockState::Dirty => cx.coverage.add(CoverageMark::DirtySurvivor),
+                BlockState::Destaged => cx.coverage.add(CoverageMark::SurvivorDestaged),
                 BlockState::Clean | BlockState::Void => {}
             }
             let (pinned, time) = (cx.map.is_pinned(from), cx.map.write_time(from));
@@ -302,7 +302,7 @@ impl Relocations {
             cx.map.insert_written_at(slot, state, time);
             if follows {
                 cx.map.volumes[usize::from(key.volume().0)].waiting.remove(key.block());
-                cx.cover(CoverageMark::SurvivorFollowed);
+                cx.coverage.add(CoverageMark::SurvivorFollowed);
                 followed = Some((from, slot));
             }
             if pinned {
@@ -310,13 +310,13 @@ impl Relocations {
             }
             cx.stats.relocated_blocks += 1;
             if state == BlockState::Destaged {
-                cx.add_mark(slot);
+                cx.log.marks.add(slot, cx.now);
             }
             // The entry of a clean survivor is also a clean mark if the entry of the original
             // records it as dirty.
-            cx.log.marks_ticket = cx.flushes.cache.ticket();
+            cx.log.marks.note_logged(cx.flushes.cache.ticket());
         } else {
-            cx.cover(CoverageMark::RelocationLost);
+            cx.coverage.add(CoverageMark::RelocationLost);
         }
         cx.map.unpin(from);
         self.end_relocation(cx, number);

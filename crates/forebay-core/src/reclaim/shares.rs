@@ -120,7 +120,7 @@ impl Context {
     /// Room that the blocks of a volume take of `Context::space`.
     pub(crate) fn held(&self, volume: VolumeId) -> u64 {
         let map = &self.map.volumes[usize::from(volume.0)];
-        map.cached + if self.mirror.is_some() { map.dirty + map.destaged } else { 0 }
+        map.cached + if self.members.is_mirrored() { map.dirty + map.destaged } else { 0 }
     }
 
     fn maximum(&self, volume: VolumeId) -> u64 {

@@ -217,7 +217,7 @@ impl Recovery {
         for ((id, policy), verdict) in volumes.iter().zip(policies).zip(verdicts) {
             if verdict.is_uncertain() {
                 let dropped = cx.map.drop_clean(*id, 0, BLOCK_LAST);
-                cx.notice(Notice::BackingUncertain { volume: *id, dropped });
+                cx.actions.notice(Notice::BackingUncertain { volume: *id, dropped });
             }
             if !verdict.is_changed() {
                 continue;
@@ -231,10 +231,10 @@ impl Recovery {
                 OnBackingChange::DiscardDirty => discarded = cx.map.discard_dirty(*id),
                 OnBackingChange::Refuse | OnBackingChange::KeepDirty => {}
             }
-            cx.cover(CoverageMark::BackingChanged);
+            cx.coverage.add(CoverageMark::BackingChanged);
             cx.map.forget_order(*id);
             let dropped = cx.map.drop_clean(*id, 0, BLOCK_LAST);
-            cx.notice(Notice::BackingChanged { volume: *id, dropped, discarded });
+            cx.actions.notice(Notice::BackingChanged { volume: *id, dropped, discarded });
         }
         self.settle_devices(cx, &volumes);
         Ok(())

@@ -41,7 +41,7 @@ impl Recovery {
     /// The checkpoint is known: reads the extensions of its window.
     pub(super) fn read_extensions(&mut self, cx: &mut Context, checkpoint: Checkpoint) {
         let ended_orderly = cx.superblock.state != CacheState::Open;
-        if ended_orderly || cx.mirror.is_some() || fault::planted(PlantedBug::OverlookExtension) {
+        if ended_orderly || cx.members.is_mirrored() || fault::planted(PlantedBug::OverlookExtension) {
             self.checkpoint = checkpoint;
             self.plan_segments(cx);
             return;
@@ -72,7 +72,7 @@ impl Recovery {
         match WindowExtension::choose(&self.extending.checkpoint, blocks) {
             Chosen::Added(segments) => self.window_is_known(cx, segments),
             Chosen::AtLeast(segments) => {
-                cx.cover(CoverageMark::ExtensionSearched);
+                cx.coverage.add(CoverageMark::ExtensionSearched);
                 self.extending.found = segments;
                 let (checkpoint, found) = (&self.extending.checkpoint, &self.extending.found);
                 let passed_over = |number: u32| {

@@ -15,10 +15,11 @@
 use crate::api::open_error::OpenError;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
-use crate::context::mirror::Standing;
+use crate::context::mirror::{Members, Mirror};
 use crate::context::operations::OpKind;
 use crate::context::recovery_reads::{CopyOf, RecoveryTarget};
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
 use crate::map::segment::SegmentPhase;
 use crate::recovery::scan::{After, Bytes};
 use crate::recovery::state::{Half, PairRead, Recovery};
@@ -37,38 +38,24 @@ pub struct MirrorDevices {
     pub there: [bool; 2],
 }
 
-impl Context {
-    /// True if the other member mirrors the one with the valid superblock.
-    fn believes(&self, chosen: &Superblock, other: &Superblock) -> bool {
-        let (Some(mark), Some(its)) = (chosen.mirror, other.mirror) else { return false };
-        if fault::planted(PlantedBug::TrustStaleMember) {
-            return chosen.uuid == other.uuid;
-        }
-        chosen.uuid == other.uuid
-            && mark.out.is_none()
-            && mark.tags[usize::from(its.member)] == its.tags[usize::from(its.member)]
-            && chosen.generation - other.generation <= 1
-            // The superblock of an active member is never below the known generation of both (I75).
-            && other.generation >= self.config.known.generation
-    }
-
+impl Members {
     /// The number of an entry with an unexpected or a missing twin.
     pub(crate) fn wrong_twin(&self, checkpoint: &Checkpoint) -> Option<u64> {
-        let columns = self.mirror.as_ref().map(|mirror| mirror.columns as usize);
+        let columns = self.mirror().map(|mirror| mirror.columns() as usize);
         wrong_twin(&checkpoint.segments, columns)
     }
 
     /// True if a segment was only on the member that is out: a clean one, which is not live.
     pub(crate) fn is_on_lost_member(&self, number: u32, entries: &[SegmentEntry]) -> bool {
-        let Some(mirror) = &self.mirror else { return false };
-        let twin = entries.get((number + mirror.columns) as usize).map(|entry| entry.state);
-        let single = number >= mirror.columns || twin != Some(SegmentState::Twin);
+        let Some(mirror) = self.mirror() else { return false };
+        let twin = entries.get((number + mirror.columns()) as usize).map(|entry| entry.state);
+        let single = number >= mirror.columns() || twin != Some(SegmentState::Twin);
         single && !mirror.counts(mirror.member_of(number))
     }
 
     /// Plans the heads of window segments to read: those of both halves of each column.
     pub(crate) fn plan_heads(&self, checkpoint: &Checkpoint, jobs: &mut Vec<RecoveryTarget>) {
-        let Some(mirror) = &self.mirror else { return };
+        let Some(mirror) = self.mirror() else { return };
         let is_free = |number: u32| {
             checkpoint.segments.get(number as usize).is_some_and(|entry| entry.state == SegmentState::Free)
         };
@@ -84,47 +71,63 @@ impl Context {
     }
 
     /// The half of a pair from which metadata is read.
-    pub(crate) fn readable_half(&self, number: u32) -> u32 {
-        match &self.mirror {
-            Some(mirror) if self.is_pair(number) && !mirror.counts(0) => number + mirror.columns,
+    pub(crate) fn readable_half(&self, map: &CacheMap, number: u32) -> u32 {
+        match self.mirror() {
+            Some(mirror) if self.is_pair(map, number) && !mirror.counts(0) => number + mirror.columns(),
             _ => number,
         }
     }
 
     /// True if batches of this stream after the checkpoint can be in this segment: one that is not
     /// a pair has only fills.
-    pub(crate) fn may_hold(&self, number: u32, stream: StreamKind) -> bool {
-        let Some(mirror) = &self.mirror else { return true };
+    pub(crate) fn may_hold(&self, map: &CacheMap, number: u32, stream: StreamKind) -> bool {
+        let Some(mirror) = self.mirror() else { return true };
         let (first, twin) = mirror.halves(number);
-        stream == StreamKind::Fill && !self.is_pair(first)
+        stream == StreamKind::Fill && !self.is_pair(map, first)
             || number == first
                 && stream != StreamKind::Fill
-                && matches!(self.map.segments[twin as usize].phase, SegmentPhase::Free | SegmentPhase::Twin)
+                && matches!(map.segments[twin as usize].phase, SegmentPhase::Free | SegmentPhase::Twin)
     }
 
     /// A segment was written since the checkpoint: if it is a pair, it has a twin.
-    pub(crate) fn begin_twin(&mut self, number: u32, stream: StreamKind) {
-        let Some(mirror) = &self.mirror else { return };
+    pub(crate) fn begin_twin(&mut self, map: &mut CacheMap, number: u32, stream: StreamKind) {
+        let Some(mirror) = self.mirror() else { return };
         if stream != StreamKind::Fill {
             let (_, twin) = mirror.halves(number);
-            self.map.segments[twin as usize].phase = SegmentPhase::Twin;
+            map.segments[twin as usize].phase = SegmentPhase::Twin;
         }
     }
 
     /// True if batches of this stream may be missing: fills are on one member, and are no reason to
     /// refuse the cache.
     pub(crate) fn may_lack(&self, stream: StreamKind) -> bool {
-        stream == StreamKind::Fill && self.mirror.is_some()
+        stream == StreamKind::Fill && self.is_mirrored()
     }
 
     /// Frees an empty segment, with its twin if it has one.
-    pub(crate) fn end_with_twin(&mut self, number: u32) {
+    pub(crate) fn end_with_twin(&mut self, map: &mut CacheMap, number: u32) {
         let twin =
-            self.mirror.as_ref().filter(|_| self.is_pair(number)).map(|mirror| number + mirror.columns);
-        self.map.end_segment(number, SegmentPhase::Free);
+            self.mirror().filter(|_| self.is_pair(map, number)).map(|mirror| number + mirror.columns());
+        map.end_segment(number, SegmentPhase::Free);
         if let Some(twin) = twin {
-            self.map.end_segment(twin, SegmentPhase::Free);
+            map.end_segment(twin, SegmentPhase::Free);
         }
+    }
+}
+
+impl Context {
+    /// True if the other member mirrors the one with the valid superblock.
+    fn believes(&self, chosen: &Superblock, other: &Superblock) -> bool {
+        let (Some(mark), Some(its)) = (chosen.mirror, other.mirror) else { return false };
+        if fault::planted(PlantedBug::TrustStaleMember) {
+            return chosen.uuid == other.uuid;
+        }
+        chosen.uuid == other.uuid
+            && mark.out.is_none()
+            && mark.tags[usize::from(its.member)] == its.tags[usize::from(its.member)]
+            && chosen.generation - other.generation <= 1
+            // The superblock of an active member is never below the known generation of both (I75).
+            && other.generation >= self.config.known.generation
     }
 }
 
@@ -165,12 +168,11 @@ impl Recovery {
         }
         cx.check_generation(&superblock)?;
         let believed = best[other].as_ref().is_some_and(|found| cx.believes(&superblock, found));
-        if let Some(mirror) = cx.mirror.as_mut().filter(|_| !believed) {
-            mirror.standing = Standing::Out(other as u8);
+        if let Some(mirror) = cx.members.mirror_mut().filter(|_| !believed) {
             // Even if a superblock already lists it as out: the owner may have lost its records,
             // and may later present the other one alone.
-            mirror.unnoted = !fault::planted(PlantedBug::TrustStaleMember);
-            cx.cover(CoverageMark::MemberMissing);
+            mirror.leave_out(other as u8, !fault::planted(PlantedBug::TrustStaleMember));
+            cx.coverage.add(CoverageMark::MemberMissing);
         }
         self.begin_mirrored_map(cx, superblock, &all);
         Ok(())
@@ -183,7 +185,7 @@ impl Recovery {
         all: &[(CopyOf, Result<Superblock, FormatError>)],
     ) {
         let geometry = superblock.geometry;
-        let members: Vec<usize> = cx.meta_members().collect();
+        let members: Vec<usize> = cx.members.meta_members().collect();
         cx.begin_map_of(superblock);
         let mut again = Vec::new();
         for ((member, copy), found) in all {
@@ -204,13 +206,13 @@ impl Recovery {
 
     /// Plans to read both halves of those pairs that are read whole.
     pub(crate) fn read_pairs_whole(&mut self, cx: &Context) {
-        if cx.mirror.is_none() {
+        if !cx.members.is_mirrored() {
             return;
         }
         let jobs = core::mem::take(&mut self.jobs);
-        let (whole, others): (Vec<RecoveryTarget>, Vec<RecoveryTarget>) = jobs
-            .into_iter()
-            .partition(|target| matches!(target, RecoveryTarget::Whole(number) if cx.is_pair(*number)));
+        let (whole, others): (Vec<RecoveryTarget>, Vec<RecoveryTarget>) = jobs.into_iter().partition(
+            |target| matches!(target, RecoveryTarget::Whole(number) if cx.members.is_pair(&cx.map, *number)),
+        );
         self.jobs = others;
         for target in whole {
             if let RecoveryTarget::Whole(number) = target {
@@ -221,7 +223,7 @@ impl Recovery {
 
     /// Plans to read a whole segment; a pair from both members.
     pub(crate) fn read_whole(&mut self, cx: &Context, number: u32) {
-        if cx.is_pair(number) {
+        if cx.members.is_pair(&cx.map, number) {
             self.read_halves(cx, number, false);
         } else {
             self.jobs.push(RecoveryTarget::Whole(number));
@@ -230,7 +232,7 @@ impl Recovery {
 
     /// A window segment was written: plans to read this half or the pair that it belongs to.
     pub(crate) fn read_column(&mut self, cx: &Context, number: u32) {
-        let Some(mirror) = &cx.mirror else { return };
+        let Some(mirror) = cx.members.mirror() else { return };
         let (first, twin) = mirror.halves(number);
         let segments = &self.checkpoint.segments;
         let is_free = |number: u32| segments[number as usize].state == SegmentState::Free;
@@ -242,7 +244,7 @@ impl Recovery {
     }
 
     fn read_halves(&mut self, cx: &Context, first: u32, single: bool) {
-        let Some(mirror) = &cx.mirror else { return };
+        let Some(mirror) = cx.members.mirror() else { return };
         let expected = [mirror.counts(0), mirror.counts(1)];
         let (_, twin) = mirror.halves(first);
         let recovery = &mut *self;
@@ -261,7 +263,7 @@ impl Recovery {
         number: u32,
         bytes: Bytes<'_>,
     ) -> Result<(), OpenError> {
-        let Some(mirror) = &cx.mirror else { return self.scan_segment(cx, number, bytes) };
+        let Some(mirror) = cx.members.mirror() else { return self.scan_segment(cx, number, bytes) };
         let (first, twin) = mirror.halves(number);
         let half = usize::from(number != first);
         let Some(read) = self.pairs.reads.get_mut(&first) else {
@@ -299,9 +301,9 @@ impl Recovery {
         if fault::planted(PlantedBug::LeaveUnrepaired) {
             return a;
         }
-        let columns = cx.mirror.as_ref().map_or(0, |mirror| mirror.columns);
+        let columns = cx.members.mirror().map_or(0, |mirror| mirror.columns());
         for (member, start, end) in lacks {
-            cx.cover(CoverageMark::MemberRepaired);
+            cx.coverage.add(CoverageMark::MemberRepaired);
             let offset = cx.map.geometry.segment_offset(first + member * columns, start);
             let bytes = a.bytes[start as usize * BLOCK_BYTES..end as usize * BLOCK_BYTES].to_vec();
             self.pairs.repairs.push((offset, bytes));
@@ -314,11 +316,11 @@ impl Recovery {
         let entries = &self.checkpoint.segments;
         let Some(entry) = entries.get(number as usize) else { return false };
         let fills = entry.state.has_slots() && entry.stream == StreamKind::Fill as u8;
-        cx.mirror.as_ref().is_some_and(|mirror| {
+        cx.members.mirror().is_some_and(|mirror| {
             // The spare half of a column: the other half is a segment of its own.
-            let twin = entries.get((number + mirror.columns) as usize);
+            let twin = entries.get((number + mirror.columns()) as usize);
             let spare = entry.state == SegmentState::Free && twin.is_some_and(|twin| twin.state.has_slots());
-            number >= mirror.columns || fills || spare
+            number >= mirror.columns() || fills || spare
         })
     }
 
@@ -335,10 +337,7 @@ impl Recovery {
             }
             return false;
         }
-        if let Some(mirror) = cx.mirror.as_mut().filter(|mirror| mirror.unnoted)
-            && let Standing::Out(member) = mirror.standing
-        {
-            (mirror.unnoted, mirror.standing) = (false, Standing::Whole);
+        if let Some(member) = cx.members.mirror_mut().and_then(Mirror::take_unrecorded) {
             cx.member_failed(member);
         }
         true
@@ -347,7 +346,7 @@ impl Recovery {
     pub(crate) fn repaired(&mut self, cx: &mut Context, member: u8, ok: bool) {
         if !ok {
             cx.member_failed(member);
-            let counts = cx.mirror.as_ref().is_some_and(|mirror| mirror.counts(member));
+            let counts = cx.members.mirror().is_some_and(|mirror| mirror.counts(member));
             if counts && !fault::planted(PlantedBug::RepairInVain) {
                 cx.fail_opening(OpenError::CacheWrite);
                 return;

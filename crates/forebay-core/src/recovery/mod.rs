@@ -75,7 +75,7 @@ impl Context {
 impl Recovery {
     /// Starts to open the cache device of `device_bytes` bytes.
     pub(crate) fn begin(cx: &mut Context, device_bytes: u64, attachments: Vec<Attachment>) -> Box<Self> {
-        let members = cx.meta_members();
+        let members = cx.members.meta_members();
         let mut recovery = Box::new(Self {
             device_bytes,
             attachments,
@@ -119,12 +119,12 @@ impl Recovery {
         read: RecoveryRead,
         result: Result<&[u8], DeviceFailure>,
     ) {
-        if result == Err(DeviceFailure::Ended) && cx.mirror.is_none() {
+        if result == Err(DeviceFailure::Ended) && !cx.members.is_mirrored() {
             // Missing data is not damage: conclude nothing from it.
             return cx.fail_opening(OpenError::CacheEnded);
         }
         if result.is_err() && read.tries < READ_TRIES {
-            cx.cover(CoverageMark::RecoveryRetried);
+            cx.coverage.add(CoverageMark::RecoveryRetried);
             cx.read_meta(RecoveryRead { tries: read.tries + 1, ..read });
             return;
         }
@@ -152,7 +152,8 @@ impl Recovery {
     }
 
     pub(crate) fn settle_devices(&mut self, cx: &mut Context, volumes: &[VolumeId]) {
-        if cx.mirror.is_some() && !self.mend_members(cx, volumes) || !self.rewrite_unflushed(cx, volumes) {
+        if cx.members.is_mirrored() && !self.mend_members(cx, volumes) || !self.rewrite_unflushed(cx, volumes)
+        {
             return;
         }
         self.pending_flushes = 1 + volumes.len() as u32;
@@ -170,24 +171,24 @@ impl Recovery {
             return;
         }
         if recovery.flush_failed {
-            let error = if cx.fenced { OpenError::CacheWrite } else { OpenError::BackingFlush };
+            let error = if cx.failure.is_fenced() { OpenError::CacheWrite } else { OpenError::BackingFlush };
             cx.fail_opening(error);
             return;
         }
         cx.resume_orders();
-        let counted = cx.segments_counted(cx.map.geometry.segment_count);
-        cx.free.window_size = crate::checkpoint::window_size(counted, cx.mirror.is_some());
+        let counted = cx.members.segments_counted(cx.map.geometry.segment_count);
+        cx.free.window_size = crate::checkpoint::window_size(counted, cx.members.is_mirrored());
         while cx.map.take_emptied().is_some() {}
         for number in 0..cx.map.segments.len() as u32 {
             let segment = &cx.map.segments[number as usize];
             if segment.live == 0 && segment.phase != SegmentPhase::Twin {
-                cx.end_with_twin(number);
-                if cx.mirror.is_none() {
+                cx.members.end_with_twin(&mut cx.map, number);
+                if !cx.members.is_mirrored() {
                     cx.free.add(number);
                 }
             }
         }
-        cx.free_columns();
+        cx.members.free_columns(&cx.map, &mut cx.free);
         cx.emit(Event::Recovered);
     }
 }

@@ -98,7 +98,7 @@ impl Recovery {
         }
         let intended = Intended::new(&intents);
         if cx.map.index_loaded(&changed, |key| intended.holds(key)) > 0 {
-            cx.cover(CoverageMark::IntentDropsClean);
+            cx.coverage.add(CoverageMark::IntentDropsClean);
         }
     }
 
@@ -117,14 +117,14 @@ impl Recovery {
         let limits: Vec<u64> = tails.iter().skip(1).map(|tail| tail.first().0).chain([u64::MAX]).collect();
         for (tail, limit) in tails.into_iter().zip(limits) {
             if tail.first().0 != expected {
-                cx.cover(CoverageMark::BatchesBehindGap);
+                cx.coverage.add(CoverageMark::BatchesBehindGap);
                 break;
             }
             let whole = tail.batches.len();
             let batches: Vec<Found> =
                 tail.batches.into_iter().take_while(|batch| batch.header.stream_sequence < limit).collect();
             if batches.len() < whole {
-                cx.cover(CoverageMark::BatchesWrittenTwice);
+                cx.coverage.add(CoverageMark::BatchesWrittenTwice);
             }
             let Some(last) = batches.last() else { continue };
             expected = last.header.stream_sequence + 1;
@@ -132,7 +132,7 @@ impl Recovery {
             let first = (batches[0].header.stream_sequence, batches[0].header.sequence);
             if !cx.map.segments[tail.segment as usize].has_table() {
                 cx.map.begin_segment(tail.segment, SegmentPhase::Sealed, stream, first);
-                cx.begin_twin(tail.segment, stream);
+                cx.members.begin_twin(&mut cx.map, tail.segment, stream);
             }
             let segment = &mut cx.map.segments[tail.segment as usize];
             segment.completed = end;
@@ -147,8 +147,8 @@ impl Recovery {
             }
             counting.extend(batches.into_iter().map(|batch| (tail.segment, batch)));
         }
-        if flushed > expected && !cx.may_lack(stream) {
-            cx.cover(CoverageMark::LostFlushFound);
+        if flushed > expected && !cx.members.may_lack(stream) {
+            cx.coverage.add(CoverageMark::LostFlushFound);
             return Err(OpenError::LostFlushedBatch { stream: stream as u8, lost: expected });
         }
         // I75. Fills are clean: losing them is no reason to refuse everything else.
@@ -206,7 +206,7 @@ impl Recovery {
         let clean =
             if intended.ranges.is_empty() { Vec::new() } else { cx.map.clean(|key| intended.holds(key)) };
         if !clean.is_empty() {
-            cx.cover(CoverageMark::IntentDropsClean);
+            cx.coverage.add(CoverageMark::IntentDropsClean);
         }
         for key in clean {
             cx.map.remove(key);

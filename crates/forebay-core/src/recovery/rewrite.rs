@@ -16,10 +16,12 @@ use crate::api::DeviceFailure;
 use crate::api::open_error::OpenError;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
+use crate::context::mirror::Members;
 use crate::context::operations::OpKind;
 use crate::context::recovery_reads::{RecoveryRead, RecoveryTarget};
 use crate::context::sectors::BLOCK;
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
 use crate::recovery::state::Recovery;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -31,6 +33,18 @@ const PIECE_BLOCKS: u32 = 64;
 const IN_FLIGHT: usize = 16;
 /// Number of failed writes after which the cache is not opened.
 const FAILURES_MAX: u32 = 4;
+
+impl Members {
+    /// Offsets of a block of a segment of dirty data: on each active member.
+    fn copies_at(&self, map: &CacheMap, segment: u32, index: u32) -> impl Iterator<Item = u64> + use<> {
+        let geometry = map.geometry;
+        let twin =
+            self.mirror().filter(|_| self.is_pair(map, segment)).map(|mirror| segment + mirror.columns());
+        let counts = |half: &u32| self.mirror().is_none_or(|mirror| mirror.counts(mirror.member_of(*half)));
+        let halves: Vec<u32> = [Some(segment), twin].into_iter().flatten().filter(counts).collect();
+        halves.into_iter().map(move |half| geometry.segment_offset(half, index))
+    }
+}
 
 impl Context {
     /// True if batches of this stream are rewritten.
@@ -44,25 +58,14 @@ impl Context {
         let trusts = fault::planted(PlantedBug::TrustWhatIsRead);
         let again: Vec<_> = copies.filter(|(right, _)| !(*right && trusts)).collect();
         if again.iter().any(|(right, _)| !right) {
-            self.cover(CoverageMark::SuperblockRepaired);
+            self.coverage.add(CoverageMark::SuperblockRepaired);
         }
         self.stale_superblocks = again.into_iter().map(|(_, copy)| copy).collect();
     }
 
-    /// Offsets of a block of a segment of dirty data: on each active member.
-    fn copies_at(&self, segment: u32, index: u32) -> impl Iterator<Item = u64> + use<> {
-        let geometry = self.map.geometry;
-        let twin =
-            self.mirror.as_ref().filter(|_| self.is_pair(segment)).map(|mirror| segment + mirror.columns);
-        let counts =
-            |half: &u32| self.mirror.as_ref().is_none_or(|mirror| mirror.counts(mirror.member_of(*half)));
-        let halves: Vec<u32> = [Some(segment), twin].into_iter().flatten().filter(counts).collect();
-        halves.into_iter().map(move |half| geometry.segment_offset(half, index))
-    }
-
     /// True if the member at this offset is still active.
     fn is_rewritten(&self, offset: u64) -> bool {
-        self.mirror.as_ref().is_none_or(|mirror| mirror.counts(self.member_at(offset)))
+        self.members.counts(self.member_at(offset))
     }
 }
 
@@ -73,12 +76,14 @@ impl Recovery {
         if ranges.is_empty() {
             return true;
         }
-        cx.cover(CoverageMark::Rewritten);
+        cx.coverage.add(CoverageMark::Rewritten);
         let mut pieces = Vec::new();
         for (segment, from, to) in ranges {
             for start in (from..to).step_by(PIECE_BLOCKS as usize) {
                 let bytes = u64::from((to - start).min(PIECE_BLOCKS)) * BLOCK;
-                pieces.extend(cx.copies_at(segment, start).map(|offset| (segment, offset, bytes)));
+                pieces.extend(
+                    cx.members.copies_at(&cx.map, segment, start).map(|offset| (segment, offset, bytes)),
+                );
             }
         }
         pieces.reverse();

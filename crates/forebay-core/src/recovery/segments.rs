@@ -54,7 +54,7 @@ impl Recovery {
         cx.map.recover_orders(&checkpoint.volumes);
         let mut jobs = Vec::new();
         for (number, entry) in (0..).zip(&checkpoint.segments) {
-            if entry.state.has_slots() && cx.is_on_lost_member(number, &checkpoint.segments) {
+            if entry.state.has_slots() && cx.members.is_on_lost_member(number, &checkpoint.segments) {
                 continue;
             }
             let counts = entry.slots.live() > 0;
@@ -80,8 +80,8 @@ impl Recovery {
         if checkpoint.volumes.iter().all(|volume| volume.flush_epoch == 0) {
             cx.map.begin_loading();
         }
-        if unclean && cx.mirror.is_some() {
-            cx.plan_heads(&checkpoint, &mut jobs);
+        if unclean && cx.members.is_mirrored() {
+            cx.members.plan_heads(&checkpoint, &mut jobs);
         } else if unclean {
             jobs.extend(checkpoint.window.iter().map(|number| RecoveryTarget::Head(*number)));
         }
@@ -117,7 +117,7 @@ impl Recovery {
         while let Some(target) = self.next_job(geometry.segment_bytes()) {
             let (number, from, blocks) = match target {
                 RecoveryTarget::Summary(number) => {
-                    let half = cx.readable_half(number);
+                    let half = cx.members.readable_half(&cx.map, number);
                     let at = cx.map.segments[number as usize].summary_block;
                     let blocks = 1 + summary::payload_blocks(at);
                     (half, at, blocks.min(geometry.segment_blocks - at))
@@ -207,13 +207,13 @@ impl Recovery {
         }
         let Some((_, payload)) = found else {
             // The batch headers have the same content.
-            cx.cover(CoverageMark::SummaryDamaged);
+            cx.coverage.add(CoverageMark::SummaryDamaged);
             cx.map.segments[number as usize].summary_block = 0;
             self.read_whole(cx, number);
             return Ok(());
         };
         if payload.len() > BLOCK_BYTES {
-            cx.cover(CoverageMark::LongSummary);
+            cx.coverage.add(CoverageMark::LongSummary);
         }
         let items = summary::decode(payload, at).enumerate();
         let items = items.filter_map(|(index, item)| Some((index as u32, item?)));
@@ -276,7 +276,7 @@ impl Recovery {
         if let Ok(all) = result {
             return self.segment_bytes(cx, number, Bytes { all, bad: &[] });
         }
-        cx.cover(CoverageMark::SegmentInPieces);
+        cx.coverage.add(CoverageMark::SegmentInPieces);
         // One bad sector fails the whole read: read block by block and lose only the unreadable
         // ones.
         let blocks = cx.map.geometry.segment_blocks;
@@ -348,12 +348,12 @@ impl Recovery {
             let after = After { epoch: cx.superblock.epoch, sequence };
             let scan = scan::tail(bytes, cx.place(number), used, after, trust);
             if scan.torn {
-                cx.cover(CoverageMark::TornBatch);
+                cx.coverage.add(CoverageMark::TornBatch);
             }
             if scan.unreadable && !self.has_fills_only(cx, number) {
                 return Err(OpenError::TailUnreadable { segment: number });
             }
-            let tail = scan.tail.filter(|tail| cx.may_hold(number, tail.stream));
+            let tail = scan.tail.filter(|tail| cx.members.may_hold(&cx.map, number, tail.stream));
             self.tails.extend(tail);
         }
         Ok(())
@@ -371,7 +371,7 @@ impl Recovery {
     /// durable before the segment was added. Without its first batch, nothing of the new use is
     /// valid either.
     fn forget_earlier_use(&mut self, cx: &mut Context, number: u32) {
-        cx.cover(CoverageMark::LaterUseFound);
+        cx.coverage.add(CoverageMark::LaterUseFound);
         self.checkpoint.segments[number as usize].slots = SlotStates::default();
         cx.map.segments[number as usize].summary_block = 0;
     }
@@ -393,7 +393,7 @@ impl Recovery {
             }
         }
         if lost > 0 {
-            cx.cover(CoverageMark::SegmentLost);
+            cx.coverage.add(CoverageMark::SegmentLost);
             return Err(OpenError::SegmentLost { segment: number, dirty_blocks: lost });
         }
         Ok(())
@@ -413,7 +413,7 @@ impl Recovery {
             Ok(bytes) => BatchHeader::decode(bytes, &mut entries)
                 .is_ok_and(|header| header.epoch == cx.superblock.epoch),
         };
-        if written && cx.mirror.is_some() {
+        if written && cx.members.is_mirrored() {
             self.read_column(cx, number);
         } else if written {
             self.jobs.push(RecoveryTarget::Whole(number));

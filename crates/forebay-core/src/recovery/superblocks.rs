@@ -64,7 +64,7 @@ impl Context {
                 return Err(bad("window", u64::from(*number)));
             }
         }
-        if let Some(number) = self.wrong_twin(&checkpoint) {
+        if let Some(number) = self.members.wrong_twin(&checkpoint) {
             return Err(bad("state", number));
         }
         for volume in &checkpoint.volumes {
@@ -96,7 +96,7 @@ impl Recovery {
         }
         let mut all = core::mem::take(&mut recovery.superblocks);
         all.sort_by_key(|(copy, _)| *copy);
-        if cx.mirror.is_some() {
+        if cx.members.is_mirrored() {
             return self.choose_member(cx, all);
         }
         let copies: [_; 2] = core::array::from_fn(|copy| all[copy].1.clone());
@@ -106,7 +106,7 @@ impl Recovery {
         let device_bytes = recovery.device_bytes;
         let right = [0, 1].map(|copy: usize| copies[copy].as_ref() == Ok(&superblock));
         if !right[0] {
-            cx.cover(CoverageMark::SecondSuperblock);
+            cx.coverage.add(CoverageMark::SecondSuperblock);
         }
         // First the stale one; the other one may not be durable.
         let mut again = Vec::from([0, 1]);
@@ -146,7 +146,7 @@ impl Recovery {
         match decoded.and_then(|checkpoint| cx.fits(checkpoint)) {
             Ok(checkpoint) => {
                 if at > 0 {
-                    cx.cover(CoverageMark::SecondCheckpoint);
+                    cx.coverage.add(CoverageMark::SecondCheckpoint);
                 }
                 self.read_extensions(cx, checkpoint);
                 Ok(())

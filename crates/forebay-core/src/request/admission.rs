@@ -115,7 +115,7 @@ impl Context {
         let survivors = &self.log.streams[StreamKind::Survivor.index()];
         let room = self.free.window.len() > FILL_RESERVE
             || self.free.window.len() == FILL_RESERVE && survivors.room(self.batch_blocks()) > 1;
-        if returns && room && self.mirror.is_none() {
+        if returns && room && !self.members.is_mirrored() {
             self.stats.readmitted_blocks += 1;
             StreamKind::Survivor
         } else {
@@ -187,7 +187,7 @@ impl AdmissionMemory {
             missed.note(remembered);
         }
         if !admitted && (wanted || admission == Admission::Always || known) {
-            cx.cover(CoverageMark::UnfilledForEndurance);
+            cx.coverage.add(CoverageMark::UnfilledForEndurance);
             cx.stats.endurance_unfilled_blocks += 1;
             cx.leave_out(key);
         }

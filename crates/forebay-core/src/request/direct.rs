@@ -236,7 +236,7 @@ impl Requests {
         d.locked = true;
         let (volume, range) = (d.volume, d.step_blocks());
         let trusts = fault::planted(PlantedBug::TrustUnflushedMarks);
-        if cx.failure.runs_without_cache() || cx.fenced || trusts {
+        if cx.failure.runs_without_cache() || cx.failure.is_fenced() || trusts {
             self.direct_settled(cx, destager, direct);
             return;
         }
@@ -248,11 +248,11 @@ impl Requests {
         });
         unclean.sort_unstable();
         destager.undo(cx, volume, &unclean);
-        if cx.flushes.cache.has_covered(cx.log.marks_ticket) {
+        if cx.flushes.cache.has_covered(cx.log.marks.ticket()) {
             self.direct_settled(cx, destager, direct);
             return;
         }
-        cx.cover(CoverageMark::MarksSettled);
+        cx.coverage.add(CoverageMark::MarksSettled);
         let d = self.directs.get_mut(direct);
         d.stage = DirectStage::Settling;
         d.pending = 1;
@@ -261,7 +261,7 @@ impl Requests {
 
     /// All marks for these blocks are durable.
     pub(crate) fn direct_settled(&mut self, cx: &mut Context, destager: &mut Destager, direct: u32) {
-        if cx.fenced && !cx.failure.runs_without_cache() {
+        if cx.failure.is_fenced() && !cx.failure.runs_without_cache() {
             // Earlier drop marks may not be durable, and no flush can make them so.
             self.directs.get_mut(direct).failed = true;
             self.end_direct(cx, direct);
@@ -367,7 +367,7 @@ impl Requests {
             return;
         }
         d.step = (from, end_of_step(cx, d.volume, from, to));
-        cx.cover(CoverageMark::ZeroedInSteps);
+        cx.coverage.add(CoverageMark::ZeroedInSteps);
         // Both locks are held.
         cx.emit(Event::BackingLock(LockOwner(direct)));
     }
@@ -385,7 +385,7 @@ impl Requests {
         let (volume, req, (from, to), over_dirty) = (d.volume, d.req, d.step, d.over_dirty);
         if d.zero {
             let may_unmap = cx.reqs.get(req).kind.may_unmap();
-            let op = cx.new_op(OpKind::DirectWrite { direct });
+            let op = cx.ops.begin(OpKind::DirectWrite { direct }, cx.now);
             let len = to - from;
             cx.actions.push_io(IoAction::Zero { op: OpId(op), volume, offset: from, len, may_unmap });
             return;
@@ -481,7 +481,7 @@ impl Requests {
         });
         slots.sort_unstable();
         if !slots.is_empty() {
-            cx.cover(CoverageMark::DirtyDropped);
+            cx.coverage.add(CoverageMark::DirtyDropped);
         }
         let mut at = 0;
         while at < slots.len() {
@@ -508,7 +508,8 @@ impl Requests {
         let d = self.directs.get(direct);
         let (volume, req, from, to) = (d.volume, d.req, d.from, d.to);
         let request = cx.reqs.get(req);
-        let wanted = request.copies && matches!(request.kind, RequestKind::Write { .. }) && !cx.fenced;
+        let wanted =
+            request.copies && matches!(request.kind, RequestKind::Write { .. }) && !cx.failure.is_fenced();
         if !wanted {
             return;
         }
@@ -542,7 +543,7 @@ impl Requests {
     /// a mirrored cache.
     pub(crate) fn forget_lost_copies(&mut self, cx: &mut Context) {
         let copies = self.directs.iter().flat_map(|direct| &direct.copies);
-        let gone = |slot: &u32| cx.is_gone(cx.map.place(*slot).0);
+        let gone = |slot: &u32| cx.members.is_gone(&cx.map, cx.map.place(*slot).0);
         let lost: Vec<u32> = copies.copied().filter(gone).collect();
         for direct in self.directs.iter_mut() {
             direct.copies.retain(|slot| !lost.contains(slot));

@@ -201,7 +201,7 @@ impl Requests {
         }
         let m = self.merges.get(merge);
         let still_there = cx.map.lookup(Key::new(m.volume, m.block)) == Some(slot);
-        if still_there && tries < cx.slot_tries(slot) {
+        if still_there && tries < cx.members.slot_tries(&cx.map, slot) {
             self.read_merge_cached(cx, merge, slot, tries + 1);
             return;
         }
@@ -258,7 +258,7 @@ impl Requests {
         } else {
             cx.actions.push_io(IoAction::FillZero { span: to });
         }
-        let op = cx.new_op(OpKind::MergeCrc { merge });
+        let op = cx.ops.begin(OpKind::MergeCrc { merge }, cx.now);
         cx.actions.push_io(IoAction::Crc { op: OpId(op), span: base });
     }
 

@@ -130,7 +130,7 @@ impl Context {
             && room
             && whole
             && self.may_fill(req)
-            && !self.fenced
+            && !self.failure.is_fenced()
             && !self.stopping
             && !self.is_far_above_maximum(key.volume())
             && !self.spares_flash()
@@ -139,7 +139,7 @@ impl Context {
 
     /// Drops the partial block and registers a fill of the whole block.
     fn begin_heal(&mut self, req: u32, slot: u32) -> u64 {
-        self.cover(CoverageMark::PartialHealed);
+        self.coverage.add(CoverageMark::PartialHealed);
         let (key, pinned) = (self.map.key(slot), self.map.is_pinned(slot));
         self.map.remove(key);
         let pinned = pinned || self.reqs.get(req).treatment == Treatment::Pin;
@@ -220,9 +220,9 @@ impl Context {
         self.settle_again();
         let overtaken = self.map.lookup(key).is_some() && !fault::planted(PlantedBug::KeepOvertakenFill);
         if overtaken || !valid {
-            self.cover(CoverageMark::FillOvertaken);
+            self.coverage.add(CoverageMark::FillOvertaken);
         }
-        if (overtaken || !valid || slot.is_none()) && !self.fenced {
+        if (overtaken || !valid || slot.is_none()) && !self.failure.is_fenced() {
             self.count_fill_given_up(key.volume(), overtaken || !valid);
         }
         if let (Some(slot), true, false) = (slot, valid, overtaken) {
@@ -246,7 +246,7 @@ impl Context {
         }
         let key = Key::new(volume, block);
         let Some(slot) = self.map.lookup(key) else { return self.find_pending(req, key) };
-        if self.mirror.is_some() && self.is_gone(self.map.place(slot).0) {
+        if self.members.is_mirrored() && self.members.is_gone(&self.map, self.map.place(slot).0) {
             return Found::Miss;
         }
         if self.map.state(slot) == BlockState::Clean && self.volume(volume).settings.mode == Mode::Passthrough
@@ -289,7 +289,7 @@ impl Context {
 
     /// Serves a block from the page in which it waits for its batch.
     fn read_pending(&mut self, req: u32, block: u64, page: Page) {
-        self.cover(CoverageMark::PendingFillRead);
+        self.coverage.add(CoverageMark::PendingFillRead);
         let request = self.reqs.get(req);
         let (to, pins) = (request.block_span(block, 1), request.treatment == Treatment::Pin);
         self.fills.note_hit(Key::new(request.volume, block), pins);
@@ -298,7 +298,7 @@ impl Context {
 
     /// Waits for a block that another read is fetching. It takes as long as a miss.
     fn join_read(&mut self, req: u32, block: u64) {
-        self.cover(CoverageMark::ReadJoined);
+        self.coverage.add(CoverageMark::ReadJoined);
         let request = self.reqs.get_mut(req);
         request.pending += 1;
         request.missed = true;
@@ -421,7 +421,7 @@ impl Requests {
             cx.count_hits(waiting, 1);
             cx.actions.push_io(IoAction::Copy { from, to });
         } else {
-            cx.cover(CoverageMark::JoinedReadFailed);
+            cx.coverage.add(CoverageMark::JoinedReadFailed);
             cx.reqs.get_mut(waiting).reads_itself = true;
             self.read_blocks(cx, waiting, block, block);
         }
@@ -460,9 +460,9 @@ impl Requests {
         let current = cx.map.lookup(Key::new(volume, block));
         if current != Some(slot) {
             // Overwritten or evicted meanwhile: read the current place.
-            cx.cover(CoverageMark::HitMoved);
+            cx.coverage.add(CoverageMark::HitMoved);
             self.read_blocks(cx, req, block, block);
-        } else if tries < cx.slot_tries(slot) {
+        } else if tries < cx.members.slot_tries(&cx.map, slot) {
             cx.read_hits(req, block, slot, 1, tries + 1);
         } else {
             match cx.give_up(slot) {
@@ -477,7 +477,7 @@ impl Requests {
         let request = cx.reqs.get(req);
         let (volume, pinned) = (request.volume, request.treatment == Treatment::Pin);
         let token = cx.fills.new_token();
-        if !cx.may_fill(req) || cx.fenced || cx.stopping {
+        if !cx.may_fill(req) || cx.failure.is_fenced() || cx.stopping {
             return token;
         }
         let room = cx.pages.room_for_fills(cx.fills.len());

@@ -177,7 +177,9 @@ impl Throttle {
             let Some(req) = self.queues[index].waiting.front().copied() else { continue };
             // With a fenced cache every write fails: none has to wait for that.
             let (id, blocks) = (VolumeId(index as u16), cx.blocks_to_dirty(req));
-            if let Some(delay) = self.delay(cx, id, blocks).or(cx.fenced.then(ThrottleDelay::default)) {
+            if let Some(delay) =
+                self.delay(cx, id, blocks).or(cx.failure.is_fenced().then(ThrottleDelay::default))
+            {
                 self.queues[index].waiting.pop_front();
                 self.waiting -= 1;
                 cx.volume_mut(id).writers_wait -= 1;

@@ -56,7 +56,7 @@ impl Requests {
     pub(crate) fn mutation_locked(&mut self, cx: &mut Context, req: u32) {
         let request = cx.reqs.get_mut(req);
         request.locked = true;
-        if cx.fenced && cx.hold_mutation(req) {
+        if cx.failure.is_fenced() && cx.failure.hold_mutation(req, cx.reqs.get_mut(req)) {
             return;
         }
         let request = cx.reqs.get_mut(req);
@@ -68,7 +68,12 @@ impl Requests {
         match kind {
             RequestKind::Write { .. } if write_back => self.log_range(cx, req, from, to),
             RequestKind::Write { .. } => self.start_direct(cx, req, from, to, false),
-            _ => self.start_zeroes(cx, req, write_back),
+            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => {
+                self.start_zeroes(cx, req, write_back);
+            }
+            RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => {
+                unreachable!("only requests that change data lock their blocks for that")
+            }
         }
         self.mutation_part_done(cx, req, true);
     }
@@ -153,7 +158,9 @@ impl Requests {
         let failed = request.failed;
         // Parts that succeeded through the log before the cache failed are at risk there: repeat
         // the whole request.
-        if (failed && cx.fenced || cx.failure.runs_without_cache()) && cx.may_redo_mutation(req) {
+        if (failed && cx.failure.is_fenced() || cx.failure.runs_without_cache())
+            && cx.failure.may_redo_mutation(cx.reqs.get_mut(req))
+        {
             self.mutation_locked(cx, req);
             return;
         }
@@ -162,7 +169,7 @@ impl Requests {
             RequestKind::Write { fua }
             | RequestKind::Discard { fua }
             | RequestKind::WriteZeroes { fua, .. } => fua,
-            _ => false,
+            RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => false,
         };
         let range = request.range();
         request.locked = false;
@@ -174,7 +181,7 @@ impl Requests {
         if fua && !failed {
             cx.flush_for(req);
         } else if !failed && cx.failure.runs_without_cache() {
-            cx.make_readable(req);
+            cx.failure.make_readable(req, cx.reqs.get_mut(req), &mut cx.actions);
         }
         if cx.reqs.get(req).pending == 0 {
             cx.reply(req);

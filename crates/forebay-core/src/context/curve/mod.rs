@@ -215,7 +215,7 @@ impl Context {
             headers_permille: self.devices_written.headers_permille().min(1000),
             by_level: dirty_share.is_some(),
             dirty_max_permille: dirty_share.unwrap_or(limit_pct * 10),
-            returns_survive: self.mirror.is_none(),
+            returns_survive: !self.members.is_mirrored(),
             admission: settings.admission,
             restraint: self.restraint(),
             priority: settings.priority,

@@ -151,7 +151,7 @@ impl Context {
         let settings = &self.volume(id).settings;
         let (depth, bytes_per_s) = (settings.destage_depth_max.max(1), settings.max_destage_bytes_per_s);
         let failed = self.failure.runs_without_cache();
-        if !failed && (self.fenced || self.is_winding_down()) {
+        if !failed && (self.failure.is_fenced() || self.is_winding_down()) {
             return DestagePlan::shut(Limit::Stopped);
         }
         let rescue = failed.then(|| DestagePlan::full(depth, Limit::BackingStore));
