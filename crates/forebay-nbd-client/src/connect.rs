@@ -5,7 +5,8 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use super::{ClientError, HandshakeOptions, NbdClient};
+use crate::blocking::{ClientError, NbdClient};
+use crate::session::HandshakeOptions;
 use forebay_export::uri::{Endpoint, ExportUri};
 
 /// A connected socket.

@@ -1,0 +1,6 @@
+//! Tests that use only the public items of the crate. The server's half of the protocol is that of
+//! forebay-export.
+
+#[path = "../../../forebay-export/tests/it/common/mod.rs"]
+mod common;
+mod session;
