@@ -2,6 +2,7 @@
 //!
 //! - [`fault`]: bugs that the simulation must find.
 //! - [`session`]: one connection, as a state machine without a socket.
+//! - [`lane`]: a remote store through outages, as a state machine over sessions.
 //! - [`blocking`]: a client that waits, for demos, replays and tests.
 //! - [`connect`]: sockets for it.
 
@@ -9,6 +10,8 @@
 
 pub mod fault;
 pub mod session;
+
+pub mod lane;
 
 pub mod blocking;
 pub mod connect;

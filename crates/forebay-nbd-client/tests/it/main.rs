@@ -4,3 +4,4 @@
 #[path = "../../../forebay-export/tests/it/common/mod.rs"]
 mod common;
 mod session;
+mod simulation;
