@@ -4,7 +4,8 @@
 //! - [`session`]: one connection, as a state machine without a socket.
 //! - [`lane`]: a remote store through outages, as a state machine over sessions.
 //! - [`blocking`]: a client that waits, for demos, replays and tests.
-//! - [`connect`]: sockets for it.
+//! - [`connect`]: sockets.
+//! - [`driver`]: the thread of a lane, behind the interface of a remote store.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +16,8 @@ pub mod lane;
 
 pub mod blocking;
 pub mod connect;
+
+pub mod driver;
 
 pub use blocking::{ClientError, NbdClient, Reply, SEND_BYTES_KEPT, list_exports};
 pub use connect::Transport;

@@ -1,6 +1,7 @@
 //! Starts operations: routing by alignment, order between neighbours in one page, the next step.
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use super::pages::Pages;
 use super::{Reactor, ZERO_PAGE_BYTES};
@@ -60,6 +61,10 @@ impl Reactor {
         }
         if slot.len == 0 && !matches!(slot.kind, OpKind::Flush { .. }) {
             return self.finish(index, Ok(0));
+        }
+        if let Some(store) = entry.device.remote_store() {
+            let store = Arc::clone(store);
+            return self.start_remote(index, &*store);
         }
         self.start_model(index, device);
         self.route(index, device);

@@ -3,5 +3,6 @@
 
 #[path = "../../../forebay-export/tests/it/common/mod.rs"]
 mod common;
+mod driver;
 mod session;
 mod simulation;
