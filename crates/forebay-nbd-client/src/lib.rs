@@ -4,7 +4,7 @@
 //! - [`session`]: one connection, as a state machine without a socket.
 //! - [`lane`]: a remote store through outages, as a state machine over sessions.
 //! - [`blocking`]: a client that waits, for demos, replays and tests.
-//! - [`connect`]: sockets.
+//! - [`connect`]: a socket of either kind.
 //! - [`driver`]: the thread of a lane, behind the interface of a remote store.
 
 #![forbid(unsafe_code)]

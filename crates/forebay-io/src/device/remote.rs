@@ -3,8 +3,8 @@
 //! Invariants
 //! - [`RemoteStore::submit`] never blocks, so a pool's thread may call it. The store calls `done`
 //!   exactly once, on any thread, possibly after hours.
-//! - A remote device has no file of its own: no lock, no place in a file system, no holes, no times,
-//!   and its size is fixed. The store itself refuses an export whose size has changed.
+//! - A remote device has no file of its own: no lock, no place in a file system, no holes, no
+//!   times, and its size is fixed. The store itself refuses an export whose size has changed.
 
 use std::fmt;
 use std::fs::File;

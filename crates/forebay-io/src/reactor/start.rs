@@ -62,11 +62,11 @@ impl Reactor {
         if slot.len == 0 && !matches!(slot.kind, OpKind::Flush { .. }) {
             return self.finish(index, Ok(0));
         }
-        if let Some(store) = entry.device.remote_store() {
+        self.start_model(index, device);
+        if let Some(store) = self.devices[device].device.remote_store() {
             let store = Arc::clone(store);
             return self.start_remote(index, &*store);
         }
-        self.start_model(index, device);
         self.route(index, device);
         self.note_pages(index, device);
         if self.memory.slots.get(index).kind.modifies() && self.has_page_conflict(index, device) {

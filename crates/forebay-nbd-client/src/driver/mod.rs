@@ -49,11 +49,11 @@ struct Status {
     sector_bytes: u32,
     waiting: usize,
     quarantined: usize,
-    is_over: bool,
 }
 
 struct Shared {
-    inputs: Mutex<Vec<Input>>,
+    /// `None` once the thread has ended.
+    inputs: Mutex<Option<Vec<Input>>>,
     wake: std::os::fd::OwnedFd,
     status: Mutex<Status>,
     changed: Condvar,
@@ -67,7 +67,10 @@ impl Shared {
     }
 
     fn push(&self, input: Input) {
-        lock(&self.inputs).push(input);
+        match &mut *lock(&self.inputs) {
+            Some(inputs) => inputs.push(input),
+            None => return refuse(input),
+        }
         // The counter cannot overflow: the thread resets it.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
@@ -113,11 +116,10 @@ impl NbdStore {
             sector_bytes: 512,
             waiting: 0,
             quarantined: 0,
-            is_over: false,
         };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?;
         let shared = Arc::new(Shared {
-            inputs: Mutex::default(),
+            inputs: Mutex::new(Some(Vec::new())),
             wake,
             status: Mutex::new(status),
             changed: Condvar::new(),
@@ -220,7 +222,8 @@ impl Driver {
                 self.wait();
             }
         }
-        lock(&self.shared.status).is_over = true;
+        let late = lock(&self.shared.inputs).take();
+        late.into_iter().flatten().for_each(refuse);
     }
 
     /// Takes what other threads have queued; true after the end.
@@ -231,7 +234,8 @@ impl Driver {
             self.lane.gone(self.shared.now(), 0);
         }
         let mut ends = false;
-        for input in std::mem::take(&mut *lock(&self.shared.inputs)) {
+        let inputs = lock(&self.shared.inputs).as_mut().map(std::mem::take);
+        for input in inputs.into_iter().flatten() {
             let now = self.shared.now();
             match input {
                 Input::Submit(op, done) => {
@@ -327,6 +331,13 @@ impl Driver {
                 self.leaving.push((session, process));
             }
         }
+    }
+}
+
+/// The store is closed.
+fn refuse(input: Input) {
+    if let Input::Submit(_, done) = input {
+        done(Err(failure(LaneError::Closed)));
     }
 }
 

@@ -273,7 +273,8 @@ impl Lane {
         let ready: Vec<(u64, u64)> =
             self.flushes.iter().map(|(seq, id)| (*seq, *id)).filter(|(seq, _)| is_ready(*seq)).collect();
         let is_full = self.kept_bytes >= self.config.kept_bytes_max / 2;
-        if ready.is_empty() && !is_full && !(repeated && !repeating) {
+        let all_repeated = repeated && !repeating;
+        if ready.is_empty() && !is_full && !all_repeated {
             return;
         }
         self.flushes.retain(|seq, _| !is_ready(*seq));

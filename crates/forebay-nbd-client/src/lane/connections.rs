@@ -46,7 +46,7 @@ impl Tag {
 }
 
 #[derive(Debug)]
-enum Life {
+enum Phase {
     /// Connects again at this time.
     Down {
         until: Duration,
@@ -89,7 +89,7 @@ impl Up {
 /// A slot for a session.
 #[derive(Debug)]
 pub(super) struct Connection {
-    life: Life,
+    phase: Phase,
     /// Attempts in a row that failed, and sessions in a row that ended by silence.
     failures: u32,
     silences: u32,
@@ -97,27 +97,27 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn new() -> Connection {
-        Connection { life: Life::Down { until: Duration::ZERO }, failures: 0, silences: 0 }
+        Connection { phase: Phase::Down { until: Duration::ZERO }, failures: 0, silences: 0 }
     }
 
     fn session(&self) -> Option<u64> {
-        match &self.life {
-            Life::Down { .. } => None,
-            Life::Connecting { session, .. } | Life::Handshake { session, .. } => Some(*session),
-            Life::Up(up) => Some(up.session),
+        match &self.phase {
+            Phase::Down { .. } => None,
+            Phase::Connecting { session, .. } | Phase::Handshake { session, .. } => Some(*session),
+            Phase::Up(up) => Some(up.session),
         }
     }
 
     fn wire(&mut self) -> Option<&mut Session> {
-        match &mut self.life {
-            Life::Down { .. } | Life::Connecting { .. } => None,
-            Life::Handshake { wire, .. } => Some(wire),
-            Life::Up(up) => Some(&mut up.wire),
+        match &mut self.phase {
+            Phase::Down { .. } | Phase::Connecting { .. } => None,
+            Phase::Handshake { wire, .. } => Some(wire),
+            Phase::Up(up) => Some(&mut up.wire),
         }
     }
 
     fn up(&self) -> Option<&Up> {
-        if let Life::Up(up) = &self.life { Some(up) } else { None }
+        if let Phase::Up(up) = &self.phase { Some(up) } else { None }
     }
 }
 
@@ -130,7 +130,7 @@ impl Lane {
         let options = HandshakeOptions { contexts: Vec::new(), ..HandshakeOptions::default() };
         match Session::new(&self.config.export, &options) {
             Ok(wire) => {
-                self.connections[slot].life = Life::Handshake { session, since: now, wire: Box::new(wire) };
+                self.connections[slot].phase = Phase::Handshake { session, since: now, wire: Box::new(wire) };
             }
             Err(why) => self.lost(slot, Trouble::Connection(why.to_owned())),
         }
@@ -141,7 +141,7 @@ impl Lane {
     pub fn received(&mut self, now: Duration, session: u64, bytes: &[u8]) {
         self.now = now;
         let Some(slot) = self.slot_of(session) else { return };
-        if let Life::Up(up) = &mut self.connections[slot].life {
+        if let Phase::Up(up) = &mut self.connections[slot].phase {
             up.answered += now.saturating_sub(up.heard).min(2 * self.config.probe_after);
             up.heard = now;
         }
@@ -175,7 +175,7 @@ impl Lane {
         self.pump();
     }
 
-    /// No request of this session, which has ended, can take effect any more: the process of its
+    /// No request of this session, which has ended, can still take effect: the process of its
     /// server has ended.
     pub fn gone(&mut self, now: Duration, session: u64) {
         self.now = now;
@@ -222,7 +222,7 @@ impl Lane {
     }
 
     pub(super) fn send_on(&mut self, slot: usize, tag: Tag, request: Request, payload: &[u8]) {
-        let Life::Up(up) = &mut self.connections[slot].life else { return };
+        let Phase::Up(up) = &mut self.connections[slot].phase else { return };
         if up.wire.in_flight() == 0 {
             up.busy_since = self.now;
         }
@@ -242,7 +242,7 @@ impl Lane {
             Tag::Change(seq) => self.change_answered(seq, result),
             Tag::Flush => self.flush_answered(result),
             Tag::Probe => {
-                if let Life::Up(up) = &mut self.connections[slot].life {
+                if let Phase::Up(up) = &mut self.connections[slot].phase {
                     up.probes = false;
                 }
             }
@@ -255,9 +255,9 @@ impl Lane {
 
     /// The handshake of a slot has ended: the export must be usable, and the same as at first.
     fn established(&mut self, slot: usize) {
-        let life = std::mem::replace(&mut self.connections[slot].life, Life::Down { until: self.now });
-        let Life::Handshake { session, wire, .. } = life else {
-            self.connections[slot].life = life;
+        let phase = std::mem::replace(&mut self.connections[slot].phase, Phase::Down { until: self.now });
+        let Phase::Handshake { session, wire, .. } = phase else {
+            self.connections[slot].phase = phase;
             return;
         };
         let info = wire.info().clone();
@@ -265,7 +265,7 @@ impl Lane {
         let other = other.filter(|_| !planted(PlantedBug::AcceptOtherSize));
         let (heard, busy_since) = (self.now, self.now);
         let up = Up { session, wire: *wire, answered: Duration::ZERO, heard, busy_since, probes: false };
-        self.connections[slot].life = Life::Up(Box::new(up));
+        self.connections[slot].phase = Phase::Up(Box::new(up));
         if let Some(trouble) = other.map(Trouble::Changed).or_else(|| unfit(&info)) {
             return self.lost(slot, trouble);
         }
@@ -281,13 +281,13 @@ impl Lane {
 
     pub(super) fn begin_connections(&mut self) {
         for slot in 0..self.connections.len() {
-            let Life::Down { until } = self.connections[slot].life else { continue };
+            let Phase::Down { until } = self.connections[slot].phase else { continue };
             if until > self.now || (slot > 0 && !self.is_up(0)) {
                 continue;
             }
             let session = self.next_session;
             self.next_session += 1;
-            self.connections[slot].life = Life::Connecting { session, since: self.now };
+            self.connections[slot].phase = Phase::Connecting { session, since: self.now };
             self.actions.push_back(Action::Connect { session });
         }
     }
@@ -300,7 +300,7 @@ impl Lane {
         let pause = self.pause(slot, trouble.is_refusal());
         let until = self.now + pause;
         let connection = &mut self.connections[slot];
-        connection.life = Life::Down { until };
+        connection.phase = Phase::Down { until };
         connection.failures += 1;
         match silent {
             true => connection.silences += 1,
@@ -335,11 +335,11 @@ impl Lane {
     pub(super) fn disconnect(&mut self, slot: usize) {
         let Some(session) = self.connections[slot].session() else { return };
         let mut last = Vec::new();
-        if let Life::Up(up) = &mut self.connections[slot].life {
+        if let Phase::Up(up) = &mut self.connections[slot].phase {
             up.wire.disconnect();
             last = up.wire.output().to_vec();
         }
-        self.connections[slot].life = Life::Down { until: Duration::MAX };
+        self.connections[slot].phase = Phase::Down { until: Duration::MAX };
         self.actions.push_back(Action::Close { session, last });
     }
 
@@ -356,12 +356,12 @@ impl Lane {
     }
 
     pub(super) fn connection_deadline(&self, slot: usize) -> Option<Duration> {
-        match &self.connections[slot].life {
-            Life::Down { until } => (slot == 0 || self.is_up(0)).then_some(*until),
-            Life::Connecting { since, .. } | Life::Handshake { since, .. } => {
+        match &self.connections[slot].phase {
+            Phase::Down { until } => (slot == 0 || self.is_up(0)).then_some(*until),
+            Phase::Connecting { since, .. } | Phase::Handshake { since, .. } => {
                 Some(*since + self.config.connect_timeout)
             }
-            Life::Up(up) => {
+            Phase::Up(up) => {
                 let busy = up.wire.in_flight() > 0;
                 match (busy, up.probes) {
                     (true, true) => Some(up.quiet_since() + self.silence(slot)),
@@ -378,16 +378,16 @@ impl Lane {
             if !is_due {
                 continue;
             }
-            match &mut self.connections[slot].life {
-                Life::Down { .. } => {}
-                Life::Connecting { .. } | Life::Handshake { .. } => {
+            match &mut self.connections[slot].phase {
+                Phase::Down { .. } => {}
+                Phase::Connecting { .. } | Phase::Handshake { .. } => {
                     self.lost(slot, Trouble::Silent(self.config.connect_timeout));
                 }
-                Life::Up(up) if up.probes => {
+                Phase::Up(up) if up.probes => {
                     let limit = self.silence(slot);
                     self.lost(slot, Trouble::Silent(limit));
                 }
-                Life::Up(up) => {
+                Phase::Up(up) => {
                     up.probes = true;
                     let length = up.wire.info().unit_bytes().max(512);
                     let probe = Request { kind: cmd::READ, flags: 0, offset: 0, length };

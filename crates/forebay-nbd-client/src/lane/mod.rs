@@ -15,8 +15,8 @@
 //! - L2: Changes and flushes go to one session (slot 0), so a FLUSH covers exactly the changes that
 //!   the same session has answered. Changes that no answered FLUSH covers are kept, and sent again
 //!   to the next session before any FLUSH or read that concerns them.
-//! - L3: A FLUSH is sent once every change that completed before its submission has been answered by
-//!   the session that gets it.
+//! - L3: A FLUSH is sent once every change that completed before its submission has been answered
+//!   by the session that gets it.
 //! - L4: A session whose export differs from that of the first session gets no request.
 //! - L5: Other sessions serve only reads of bytes that no kept change concerns, and only if the
 //!   server has CAN_MULTI_CONN and structured replies.

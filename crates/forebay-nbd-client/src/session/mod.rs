@@ -200,7 +200,9 @@ pub struct Session {
     goal: Goal,
     /// The structure in progress.
     partial: Vec<u8>,
+    /// Output, and how many of its first bytes have been sent.
     out: Vec<u8>,
+    out_sent: usize,
     events: VecDeque<SessionEvent>,
     info: ServerInfo,
     pending: HashMap<u64, Pending>,
@@ -232,6 +234,7 @@ impl Session {
             goal,
             partial: Vec::new(),
             out: Vec::new(),
+            out_sent: 0,
             events: VecDeque::new(),
             info: ServerInfo { name: name.to_owned(), ..ServerInfo::default() },
             pending: HashMap::new(),
@@ -252,12 +255,17 @@ impl Session {
 
     /// Bytes to send. The owner removes what it has sent ([`Session::sent`]).
     pub fn output(&self) -> &[u8] {
-        &self.out
+        &self.out[self.out_sent..]
     }
 
     /// Removes the first bytes of the output.
     pub fn sent(&mut self, count: usize) {
-        self.out.drain(..count);
+        self.out_sent += count;
+        // Moving the rest costs as much as was sent, at most.
+        if self.out_sent >= self.out.len() / 2 {
+            self.out.drain(..self.out_sent);
+            self.out_sent = 0;
+        }
     }
 
     /// Queues a request of an established session; its reply has this tag. The payload of a write

@@ -1,11 +1,11 @@
 //! A lane and a server with faults, in virtual time, judged by an oracle.
 //!
-//! The server ([`server`]) answers in any order, loses what was not flushed when it crashes, pauses,
-//! and applies requests of sessions that have ended late or twice, as long as a server may that
-//! keeps to the bound of the quarantine. The client ([`client`]) judges every completion.
+//! The server ([`server`]) answers in any order, loses what was not flushed when it crashes,
+//! pauses, and applies requests of sessions that have ended late or twice, as long as a server may
+//! that keeps to the bound of the quarantine. The client ([`client`]) judges every completion.
 //!
-//! `LANE_SEEDS=1000000 cargo test -p forebay-nbd-client --features planted-bugs --test it simulation`
-//! runs more seeds; `LANE_SEED=7` runs one.
+//! `LANE_SEEDS=1000000 cargo test -p forebay-nbd-client --features planted-bugs --test it
+//! simulation` runs more seeds; `LANE_SEED=7` runs one.
 
 mod client;
 mod server;
