@@ -1,5 +1,5 @@
-"""Backing stores that other servers export over NBD: qemu-nbd, nbdkit, and Forebay itself. The servers are killed, paused
-and restarted under a verified load, and no acknowledged write is lost or overtaken.
+"""Backing stores that other servers export over NBD: qemu-nbd, nbdkit, and Forebay itself. The servers are killed,
+paused and restarted under a verified load, and no acknowledged write is lost or overtaken.
 
 REMOTE_ROUNDS=50 for the long run."""
 
@@ -44,6 +44,7 @@ class Server:
         self.image.touch()
         os.truncate(self.image, size)
         self.options: list[str] = []
+        self.parameters: list[str] = []
         self.process: Process | None = None
 
     @property
@@ -54,6 +55,7 @@ class Server:
         self.socket.unlink(missing_ok=True)
         if self.kind == "nbdkit":
             command = ["nbdkit", "--foreground", "--unix", self.socket, *self.options, "file", self.image]
+            command += self.parameters
         else:
             command = ["qemu-nbd", "--persistent", "--shared=8", f"--socket={self.socket}", "--format=raw"]
             command += ["--cache=writeback", "--discard=unmap", *self.options, self.image]
@@ -171,6 +173,29 @@ def test_stop_does_not_wait_for_a_store_that_is_away(daemon: Daemon, folder: Pat
     daemon.stop()
 
 
+@pytest.mark.heavy
+def test_nothing_is_lost_if_daemon_and_server_are_killed(daemon: Daemon, folder: Path) -> None:
+    server = Server(folder, "nbdkit")
+    server.start()
+    serve(daemon, server)
+    oracle = daemon.oracle("db")
+    for turn in range(ROUNDS):
+        load = oracle.load(seed=turn + 1)
+        time.sleep(1)
+        if turn % 2:
+            server.kill()
+            daemon.alarmed("store.away", volume="db")
+        daemon.kill()
+        load.succeeds()
+        if turn % 2:
+            server.start()
+        daemon.start()
+        oracle.verify(f"after kill {turn}")
+    daemon("volume", "detach", "db")
+    oracle.verify_file(server.image, "after the detach")
+    daemon.stop()
+
+
 def test_forebay_is_a_store_of_forebay(daemon: Daemon, folder: Path, make_volume: Callable[..., RunVolume]) -> None:
     lower = make_volume()
     lower.make_backing(96 * MIB)
@@ -190,6 +215,70 @@ def test_forebay_is_a_store_of_forebay(daemon: Daemon, folder: Path, make_volume
     daemon("volume", "detach", "db")
     daemon.stop()
     lower.stop()
+
+
+def test_full_cache_and_another_volume_while_the_store_is_away(daemon: Daemon, folder: Path) -> None:
+    server = Server(folder, "qemu-nbd")
+    server.start()
+    other = folder / "other.img"
+    other.touch()
+    os.truncate(other, 64 * MIB)
+    export = daemon.nbd("other")
+    serve(daemon, server, f'[volume.other]\npool = "fast"\nbacking = "file:{other}"\nexports = ["{export}"]\n')
+    server.kill()
+    with (
+        Client(str(daemon.socket("db")), "db", timeout=120) as client,
+        Client(str(daemon.socket("other")), "other", timeout=60) as neighbour,
+    ):
+        # More than the cache has room for: the last ones wait.
+        for number in range(64):
+            client.request(WRITE, number, number * MIB, MIB, BLOCK * 256)
+        daemon.alarmed("store.away", volume="db")
+        for at in range(0, 4 * MIB, 65536):
+            assert neighbour.call(READ, at + 32 * MIB, 4096) == (0, bytes(4096))
+            assert neighbour.call(READ, at, 4096) == (0, bytes(4096))
+        server.start()
+        assert sorted(client.reply() for _ in range(64)) == [(0, number) for number in range(64)]
+        for at in range(0, 64 * MIB, 4 * MIB):
+            assert client.call(READ, at, 4096) == (0, BLOCK)
+    daemon("volume", "detach", "db")
+    assert server.image.read_bytes()[: 64 * MIB] == BLOCK * (64 * 256)
+    daemon.stop()
+
+
+def test_export_of_another_size_gets_no_request(daemon: Daemon, folder: Path) -> None:
+    server = Server(folder, "nbdkit")
+    server.start()
+    serve(daemon, server)
+    server.kill()
+    os.truncate(server.image, 48 * MIB)
+    server.start()
+    daemon.alarmed("store.away", volume="db")
+    what = f"the export has {48 * MIB} bytes, but had {96 * MIB}"
+    eventually(lambda: what in daemon.alarm("store.away", volume="db")["message"], 30, "the alarm has the reason")
+    server.kill()
+    os.truncate(server.image, 96 * MIB)
+    server.start()
+    daemon.quiet("store.away", volume="db")
+    daemon.stop()
+
+
+def test_errors_of_the_server_are_those_of_a_device(daemon: Daemon, folder: Path) -> None:
+    server = Server(folder, "nbdkit")
+    fails = folder / "fails"
+    server.options = ["--filter=error", "--filter=delay"]
+    server.parameters = ["error-pwrite-rate=100%", f"error-file={fails}", "delay-read=20ms", "delay-write=20ms"]
+    server.start()
+    serve(daemon, server, 'idle_delay = "1s"')
+    fails.touch()
+    with Client(str(daemon.socket("db")), "db", timeout=60) as client:
+        for at in range(0, 16 * MIB, MIB):
+            assert client.call(WRITE, at, 4096, BLOCK)[0] == 0
+        daemon.alarmed("destage.failed", volume="db")
+        fails.unlink()
+    daemon("volume", "detach", "db")
+    assert server.image.read_bytes()[:4096] == BLOCK
+    daemon.stop()
 
 
 def test_unusable_exports_are_refused_with_their_reason(daemon: Daemon, folder: Path) -> None:

@@ -21,6 +21,8 @@ pub enum PlantedBug {
     AcceptOtherSize,
     /// A change is sent although an older one of the same bytes is incomplete.
     OvertakeChange,
+    /// Time in which the server did not answer counts for the quarantine.
+    CountPauses,
     /// A read is sent although its bytes have to be repeated first.
     ReadBeforeReplay,
 }
@@ -36,6 +38,7 @@ impl PlantedBug {
         PlantedBug::ForgetUnflushed,
         PlantedBug::AcceptOtherSize,
         PlantedBug::OvertakeChange,
+        PlantedBug::CountPauses,
         PlantedBug::ReadBeforeReplay,
     ];
 }
