@@ -217,6 +217,50 @@ def test_forebay_is_a_store_of_forebay(daemon: Daemon, folder: Path, make_volume
     lower.stop()
 
 
+def test_detach_waits_for_the_store_and_can_be_cancelled(daemon: Daemon, folder: Path) -> None:
+    server = Server(folder, "qemu-nbd")
+    server.start()
+    serve(daemon, server)
+    server.kill()
+    daemon.alarmed("store.away", volume="db")
+    with Client(str(daemon.socket("db")), "db", timeout=60) as client:
+        for at in range(0, 8 * MIB, 4096):
+            assert client.call(WRITE, 64 * MIB + at, 4096, BLOCK)[0] == 0
+    job = daemon("volume", "detach", "db", "--background").stdout.strip()
+    volume = daemon.volume("db")
+    assert volume["backing_state"] == "away"
+    assert "cannot connect" in volume["backing_why"] or "closed the connection" in volume["backing_why"]
+    assert daemon.api.get(f"/v1/jobs/{job}")["state"] == "running"
+    daemon("jobs", job, "--cancel")
+    eventually(lambda: daemon.api.get(f"/v1/jobs/{job}")["state"] == "cancelled", 60, "the detach is cancelled")
+    server.start()
+    daemon.quiet("store.away", volume="db")
+    daemon("volume", "detach", "db")
+    assert server.image.read_bytes()[64 * MIB : 72 * MIB] == BLOCK * (8 * 256)
+    daemon.stop()
+
+
+@pytest.mark.long
+@pytest.mark.limit(400)
+def test_server_that_is_paused_for_long_is_noticed(daemon: Daemon, folder: Path) -> None:
+    server = Server(folder, "nbdkit")
+    server.start()
+    serve(daemon, server)
+    oracle = daemon.oracle("db")
+    for turn in range(2):
+        load = oracle.load(seed=turn + 1)
+        server.pause()
+        alarm = daemon.alarmed("store.away", seconds=150, volume="db")
+        assert "no answer" in alarm["message"]
+        server.resume()
+        daemon.quiet("store.away", seconds=60, volume="db")
+        oracle.finish(load)
+        oracle.verify(f"after pause {turn}")
+    daemon("volume", "detach", "db")
+    oracle.verify_file(server.image, "after the detach")
+    daemon.stop()
+
+
 def test_full_cache_and_another_volume_while_the_store_is_away(daemon: Daemon, folder: Path) -> None:
     server = Server(folder, "qemu-nbd")
     server.start()

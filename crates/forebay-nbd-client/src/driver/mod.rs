@@ -244,6 +244,8 @@ impl Driver {
                     self.done.insert(id, done);
                     self.lane.submit(now, id, operation(op));
                 }
+                // Too late: the lane has given the attempt up.
+                Input::Connected(session, Ok(_)) if !self.lane.has_session(session) => {}
                 Input::Connected(session, Ok(transport)) => match self.sockets.add(session, transport) {
                     Ok(()) => self.lane.connected(now, session),
                     Err(error) => self.lane.ended(now, session, &error.to_string()),

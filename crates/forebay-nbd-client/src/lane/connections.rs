@@ -184,6 +184,11 @@ impl Lane {
         self.pump();
     }
 
+    /// Returns whether this session has not ended: its socket is in use.
+    pub fn has_session(&self, session: u64) -> bool {
+        self.slot_of(session).is_some()
+    }
+
     /// Bytes to send to the server of a session.
     pub fn output(&mut self, session: u64) -> &[u8] {
         let slot = self.slot_of(session);
@@ -277,7 +282,17 @@ impl Lane {
             self.connections.resize_with(slots.max(self.connections.len()), Connection::new);
             self.facts.get_or_insert(info);
             self.become_state(LaneState::Up);
+            // They may lead to the server that this one replaces, which does not see its changes.
+            (1..self.connections.len()).for_each(|slot| self.renew(slot));
         }
+    }
+
+    /// Replaces the session of a slot that has reads only.
+    fn renew(&mut self, slot: usize) {
+        let Some(session) = self.connections[slot].session() else { return };
+        self.connections[slot].phase = Phase::Down { until: self.now };
+        self.actions.push_back(Action::Close { session, last: Vec::new() });
+        self.reads_lost(slot);
     }
 
     pub(super) fn begin_connections(&mut self) {

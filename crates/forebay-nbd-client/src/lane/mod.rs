@@ -19,7 +19,7 @@
 //!   by the session that gets it.
 //! - L4: A session whose export differs from that of the first session gets no request.
 //! - L5: Other sessions serve only reads of bytes that no kept change concerns, and only if the
-//!   server has CAN_MULTI_CONN and structured replies.
+//!   server has CAN_MULTI_CONN and structured replies. They are younger than that of slot 0.
 //! - Everything is bounded: requests and bytes in flight of a session, bytes of kept changes.
 
 mod changes;
