@@ -76,6 +76,7 @@ unit-crates: build-tests
 
 unit-engine:
 	cargo test $(ENGINE) --features forebay-sim/planted-bugs --lib --bins --tests --locked --no-fail-fast
+	cargo test -p forebay-nbd-client --features planted-bugs --test it --locked simulation
 
 unit-python:
 	target/venv/bin/python -m pytest -q -p no:cacheprovider bench/tests

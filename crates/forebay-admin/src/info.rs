@@ -312,10 +312,10 @@ pub struct VolumeInfo {
     /// URI of the backing store.
     pub backing: String,
     /// State of the backing store of an attached volume: `ok`; `short` (it has fewer bytes than the
-    /// volume uses); `unplugged` (the kernel has removed the device); `failing` (the last read,
-    /// write or flush failed, and none has succeeded since); or, if its path no longer leads to it,
-    /// `deleted` (it is gone when it is closed), `unlinked` (it has other names), `renamed` or
-    /// `unreachable`.
+    /// volume uses); `unplugged` (the kernel has removed the device); `away` (the server of a
+    /// network store does not answer); `failing` (the last read, write or flush failed, and none
+    /// has succeeded since); or, if its path no longer leads to it, `deleted` (it is gone when it
+    /// is closed), `unlinked` (it has other names), `renamed` or `unreachable`.
     #[serde(default)]
     pub backing_state: String,
     /// Its problem, and the suggested action.

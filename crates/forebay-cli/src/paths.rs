@@ -20,6 +20,7 @@ pub(crate) fn backing(text: &str) -> String {
     match text.parse::<BackingUri>() {
         Ok(BackingUri::File(path)) if path.is_relative() => std::path::absolute(&path)
             .map_or_else(|_| text.to_owned(), |path| BackingUri::File(path).to_string()),
+        Ok(BackingUri::Nbd(_)) => export(text),
         _ => text.to_owned(),
     }
 }

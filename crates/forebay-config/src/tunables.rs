@@ -274,6 +274,10 @@ tunables! {
             "what to do if the backing store was changed while the cache was away";
         connections_max: u32 = 1024, count(1..=60_000, "connections"), AtAttach,
             "connections to this volume at once; further ones are refused";
+        store_timeout: Option<Duration> = None, duration(Duration::from_secs(1), DAYS_30, true), AtAttach,
+            "how long requests wait for a network store that is away, before they fail";
+        store_quarantine: Duration = Duration::from_secs(30), duration(Duration::from_secs(1), Duration::from_secs(3600), false), AtAttach,
+            "how long the server of a network store must have answered again before a write whose connection broke is repeated";
         emulate: Option<DeviceModel> = None, ValueKind::Device, AtAttach,
             "a device to imitate in front of the backing store, for demonstrations and measurements";
     }

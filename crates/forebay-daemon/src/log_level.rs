@@ -96,6 +96,7 @@ fn of_pool(event: &PoolEvent) -> Severity {
     match event {
         PoolEvent::Lost { .. }
         | PoolEvent::DeviceEnded { .. }
+        | PoolEvent::StoreAway { .. }
         | PoolEvent::ExportLost { .. }
         | PoolEvent::PathLost { .. }
         | PoolEvent::CacheFenced
@@ -129,6 +130,7 @@ fn of_pool(event: &PoolEvent) -> Severity {
         | PoolEvent::LossEnded { .. }
         | PoolEvent::DestageRecovered { .. }
         | PoolEvent::ExportsBack { .. }
+        | PoolEvent::StoreBack { .. }
         | PoolEvent::MirrorWhole
         | PoolEvent::Resized { .. }
         | PoolEvent::Scrubbed(_) => Severity::Info,

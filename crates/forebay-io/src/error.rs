@@ -92,6 +92,11 @@ impl IoFailure {
     pub const ENDED: IoFailure = IoFailure { errno: libc::ENXIO, kind: IoFailureKind::Ended };
     /// The failure of a malformed operation.
     pub(crate) const INVALID: IoFailure = IoFailure { errno: libc::EINVAL, kind: IoFailureKind::Invalid };
+    /// The failure of an operation that a remote store did not answer in time.
+    pub const UNANSWERED: IoFailure = IoFailure { errno: libc::ETIMEDOUT, kind: IoFailureKind::Device };
+    /// The failure of an operation that the device does not have.
+    pub(crate) const UNSUPPORTED: IoFailure =
+        IoFailure { errno: libc::EOPNOTSUPP, kind: IoFailureKind::Invalid };
     /// The failure of an operation that a close on this side cancelled.
     pub(crate) const CANCELLED: IoFailure =
         IoFailure { errno: libc::ECANCELED, kind: IoFailureKind::Cancelled };

@@ -2,10 +2,12 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use super::{ClientError, HandshakeOptions, NbdClient};
+use crate::blocking::{ClientError, NbdClient};
+use crate::session::HandshakeOptions;
 use forebay_export::uri::{Endpoint, ExportUri};
 
 /// A connected socket.
@@ -27,6 +29,22 @@ impl Transport {
                 stream.set_nodelay(true)?;
                 Ok(Transport::Tcp(stream))
             }
+        }
+    }
+
+    /// Makes sends and receives return at once.
+    pub fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Transport::Unix(stream) => stream.set_nonblocking(true),
+            Transport::Tcp(stream) => stream.set_nonblocking(true),
+        }
+    }
+
+    /// The descriptor, to wait for it.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Transport::Unix(stream) => stream.as_fd(),
+            Transport::Tcp(stream) => stream.as_fd(),
         }
     }
 

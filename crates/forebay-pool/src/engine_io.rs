@@ -901,6 +901,10 @@ impl EngineIo {
         let failure = held.failure.take();
         let ok = failure.is_none();
         let (timed, meta) = (held.timed.take(), held.meta.take());
+        if failure.is_some_and(is_unanswered) {
+            // It may still take effect: for the next process it has not ended.
+            self.held(op).changes = None;
+        }
         self.change_ends(op);
         if let Some(member) = timed.and_then(|timed| timed.member) {
             self.under_way[usize::from(member)] -= 1;
@@ -931,6 +935,11 @@ impl EngineIo {
         };
         timed.map(|timed| (timed, failure.filter(|failure| !is_answer(&timed, *failure))))
     }
+}
+
+/// A network store gave the operation up without an answer of its server.
+fn is_unanswered(failure: IoFailure) -> bool {
+    failure.kind == IoFailureKind::Cancelled || failure == IoFailure::UNANSWERED
 }
 
 /// The failure that the engine gets.

@@ -25,6 +25,7 @@ use forebay_io::{Completion, Device, DeviceModel, EnginePreference, IoFailure, L
 use forebay_pool::client_request::ClientEngine;
 use forebay_pool::fuse_server::{BUFFER_BYTES_DEFAULT, FuseOptions, FuseServer};
 use forebay_pool::mounting::{Made, reserve, ring_bytes};
+use forebay_pool::open::BackingOptions;
 use forebay_pool::server::{Offer, Server, reserve_request_buffer};
 use forebay_pool::token::{FrontendOp, Protocol, Token};
 use forebay_pool::{MayWait, RunError};
@@ -424,6 +425,7 @@ pub struct HostBacking {
 /// # Errors
 /// It does not exist, is in use, is empty, or has sectors of an unsupported size.
 pub fn open_backing(uri: &BackingUri, emulate: Option<DeviceModel>) -> Result<HostBacking, RunError> {
-    let opened = forebay_pool::open::open_backing(&MayWait::here(), uri, emulate)?;
+    let options = BackingOptions { emulate, ..BackingOptions::default() };
+    let opened = forebay_pool::open::open_backing(&MayWait::here(), uri, &options)?;
     Ok(HostBacking { device: opened.device, size_bytes: opened.size_bytes, notes: opened.notes })
 }

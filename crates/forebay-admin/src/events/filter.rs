@@ -181,7 +181,7 @@ mod tests {
         for wrong in ["", "jo", "job.x", "job.progress.x"] {
             let error = Filter::default().kind(wrong).unwrap_err();
             assert!(
-                error.to_string().contains("volume, pool, job, alarm, device, export, destage"),
+                error.to_string().contains("volume, pool, job, alarm, device, store, export, destage"),
                 "{error}"
             );
         }

@@ -108,6 +108,7 @@ kinds! {
     AlarmCommandFailed, "alarm.command-failed", Warning, "The program for alarms (alarm_command) failed, so some notifications may be missing.";
     DeviceFailed, "device.failed", Warning, "An operation on a cache device or backing store failed: which, where, and the error number. Repetitions are counted.";
     DeviceEnded, "device.ended", Error, "A cache device or backing store is shorter than the part in use: it was truncated, or is missing.";
+    StoreAway, "store.away", Error, "The server of a network store does not answer, or its export cannot be used: dirty data stays in the cache, and reads of uncached blocks wait or fail.";
     ExportLost, "export.lost", Error, "An export of a volume was lost: another program unmounted its file, mounted over it, or removed its block device.";
     DevicePathLost, "device.path-lost", Error, "The path of a cache file or backing file no longer leads to it: it was deleted, replaced or renamed while in use.";
     DestageFailed, "destage.failed", Warning, "The backing store refused dirty data, which stays in the cache.";

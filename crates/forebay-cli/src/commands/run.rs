@@ -26,7 +26,8 @@ Example:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE, after_long_help = long_help())]
 pub(crate) struct Options {
-    /// The backing store: a file (file:/srv/disk.img) or a block device (/dev/sdb)
+    /// The backing store: a file (file:/srv/disk.img), a block device (/dev/sdb) or an export of an
+    /// NBD server (nbd+unix:///db?socket=/run/store.sock, nbd://host:port/db)
     #[arg(long, value_name = "URI")]
     backing: BackingUri,
     /// The cache device: a file or a block device, and the size to create a new file with

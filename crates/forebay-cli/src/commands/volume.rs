@@ -48,8 +48,9 @@ pub(crate) struct Attach {
     /// Name of the volume
     #[arg(add = ArgValueCompleter::new(complete::volumes))]
     name: String,
-    /// The backing store: a file (file:/srv/disk.img) or a block device (/dev/sdb); may be omitted
-    /// if the volume is configured, or give the new location of its backing store
+    /// The backing store: a file (file:/srv/disk.img), a block device (/dev/sdb) or an export of an
+    /// NBD server (nbd://host:port/db); may be omitted if the volume is configured, or give the new
+    /// location of its backing store
     #[arg(long, value_name = "URI", default_value = "", hide_default_value = true)]
     backing: String,
     /// Pool that caches it; may be omitted if there is only one

@@ -61,7 +61,7 @@ fn backing_uri(reader: &mut Reader, value: &Value<'_>) -> Option<BackingUri> {
             return None;
         }
     };
-    if uri.path().is_relative() {
+    if uri.nbd().is_none() && uri.path().is_relative() {
         let message = "`backing`: a path starts with `/`: this is a relative path";
         reader.push(Diagnostic::error(MessageId::ConfigValue, value.span(), message));
         return None;

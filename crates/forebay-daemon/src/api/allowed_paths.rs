@@ -23,7 +23,7 @@ use forebay_admin::{
     ReplaceRequest, SettingsRequest, VolumeRequest,
 };
 use forebay_config::KeySource;
-use forebay_export::uri::{BackingUri, Endpoint, ExportUri};
+use forebay_export::uri::{BackingUri, Endpoint, ExportUri, NbdBacking};
 
 /// Prefixes of the paths that a client may name; `None`: all.
 #[derive(Clone, Default)]
@@ -90,7 +90,12 @@ fn of_device(device: &DeviceRequest) -> PathBuf {
 }
 
 fn of_backing(uri: &str) -> Option<PathBuf> {
-    uri.parse::<BackingUri>().ok().map(|uri| uri.path().to_owned())
+    let uri = uri.parse::<BackingUri>().ok()?;
+    match uri.nbd().map(NbdBacking::endpoint) {
+        None => Some(uri.path().to_owned()),
+        Some(Endpoint::Unix(path)) => Some(path.clone()),
+        Some(Endpoint::Tcp { .. }) => None,
+    }
 }
 
 fn of_export(uri: &str) -> Option<PathBuf> {

@@ -146,8 +146,11 @@ impl Service {
     fn hindrance(&self, place: &Place) -> Option<&'static str> {
         let found: Vec<&'static str> = match place {
             Place::Volume(name) => {
-                let backing = self.catalog.config().volumes.get(name)?.backing.path().to_owned();
-                return self.devices.why_not_opened(&backing);
+                let backing = self.catalog.config().volumes.get(name)?.backing.clone();
+                return match backing.nbd() {
+                    Some(export) => self.devices.why_not_served(backing.path(), export),
+                    None => self.devices.why_not_opened(backing.path()),
+                };
             }
             Place::Pool(name) => {
                 let (devices, state_dir) = {

@@ -62,6 +62,12 @@ impl Telemetry {
             PoolEvent::DeviceBack { volume, last: true, .. } => {
                 self.hub().clear(&ended(pool, volume.as_deref()));
             }
+            PoolEvent::StoreAway { volume, .. } => {
+                self.hub().raise(AlarmKey::volume(EventKind::StoreAway, volume), Severity::Error, &text);
+            }
+            PoolEvent::StoreBack { volume, .. } => {
+                self.hub().clear(&AlarmKey::volume(EventKind::StoreAway, volume));
+            }
             PoolEvent::ExportLost { volume, .. } => {
                 self.hub().raise(AlarmKey::volume(EventKind::ExportLost, volume), Severity::Error, &text);
             }

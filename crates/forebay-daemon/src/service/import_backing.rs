@@ -74,7 +74,7 @@ impl Service {
     ) -> Result<Store, AdminError> {
         let backing = match backing {
             BackingUri::Device(path) => BackingUri::Device(stable_name(path)),
-            BackingUri::File(_) => backing.clone(),
+            BackingUri::File(_) | BackingUri::Nbd(_) => backing.clone(),
         };
         let path = backing.path();
         match entry.map(|entry| compare(path, entry)) {

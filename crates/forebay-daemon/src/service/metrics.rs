@@ -159,7 +159,7 @@ impl States {
             ),
             backing_state: Family::gauge(
                 "forebay_backing_state",
-                "State of the backing store: ok, short, unplugged, failing, or, if its path no longer leads \
+                "State of the backing store: ok, short, unplugged, away, failing, or, if its path no longer leads \
                  to it, deleted, unlinked, renamed or unreachable",
             ),
             device_trouble: Family::gauge(

@@ -9,12 +9,15 @@ use super::pool_query::ask;
 use forebay_admin::{AdminError, MessageId, OpenHow, Taking};
 use forebay_config::choices::{CacheAllocation, Mirror};
 use forebay_config::{CacheSpec, PoolConfig};
+use forebay_export::uri::NbdBacking;
 use forebay_io::{Device, DeviceError, DeviceOptions};
 use forebay_offline::Key;
 use forebay_pool::cache_device::{device_error, remove_made};
 use forebay_pool::encryption::read_key;
 use forebay_pool::loss_record::{LossRecord, Seen, Verdict, judge};
-use forebay_pool::open::{Making, PoolParts, bytes_to_make, check_new, open_caches, open_joining, seen};
+use forebay_pool::open::{
+    Making, PoolParts, bytes_to_make, check_new, is_served, open_caches, open_joining, seen,
+};
 use forebay_pool::register::{Consent, Permit, of_pool};
 use forebay_pool::replaced;
 use forebay_pool::time_limit::PathLimiter;
@@ -30,6 +33,7 @@ const OWN: &str = "this very process";
 /// Reasons why a device cannot be opened, as text for the alarm.
 pub(super) const HELD: &str = "the daemon retries until it is free";
 pub(super) const UNOPENED: &str = "the daemon retries until it can be opened";
+const UNSERVED: &str = "the daemon retries until the server can be reached";
 /// A file to be created gets additional time to reserve its space, at this rate.
 const MADE_BYTES_PER_S: u64 = 64 << 20;
 
@@ -325,6 +329,14 @@ impl DeviceOpener {
             Some(FileAt { file_system: file.dev(), inode: file.ino(), device: file.rdev() })
         };
         self.places.within(path, WITHIN, look).ok().flatten()
+    }
+
+    /// Returns the reason why the server of a network store cannot be reached now, as text for the
+    /// alarm.
+    pub(super) fn why_not_served(&self, address: &Path, export: &NbdBacking) -> Option<&'static str> {
+        let export = export.clone();
+        let served = self.places.within(address, WITHIN, move |may_wait| is_served(may_wait, &export));
+        (!served.unwrap_or(false)).then_some(UNSERVED)
     }
 
     /// Returns true if another process holds a device.

@@ -16,7 +16,7 @@ use forebay_config::{Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
 use forebay_core::VolumeSettings;
 use forebay_export::uri::BackingUri;
 use forebay_pool::cache_device::random_uuid;
-use forebay_pool::open::open_backing;
+use forebay_pool::open::{BackingOptions, open_backing};
 use forebay_pool::shell_word::quoted;
 use forebay_pool::time_limit::within;
 use forebay_pool::witness::Prepared;
@@ -201,14 +201,16 @@ impl Service {
         let sections = self.catalog.config().tls.clone();
         self.guards.prepare(&sections, &config.exports);
         let tunables = config.tunables();
-        let emulate = tunables.emulate;
+        let options = BackingOptions::of(&tunables);
         let store = config.backing.clone();
-        let opened = within(OPEN_TIMEOUT, "open", move |may_wait| open_backing(may_wait, &store, emulate));
+        let opened = within(OPEN_TIMEOUT, "open", move |may_wait| open_backing(may_wait, &store, &options));
         let wanted = name.to_owned();
         let uuid = ask(&handle, move |pool| pool.uuid_of(&wanted))?;
         let opened = opened.map_err(|undone| undone.or(|| no_answer(name, &config.backing)))?;
         let backing = opened.map_err(|error| match uuid {
-            Some(_) if !config.backing.path().exists() => is_elsewhere(name, error.into()),
+            Some(_) if config.backing.nbd().is_none() && !config.backing.path().exists() => {
+                is_elsewhere(name, error.into())
+            }
             _ => error.into(),
         })?;
         self.check_not_of_absent(name, config, &backing)?;
@@ -243,6 +245,7 @@ impl Service {
             EventKind::DeviceEnded,
             EventKind::DevicePathLost,
             EventKind::ExportLost,
+            EventKind::StoreAway,
         ] {
             self.hub.clear(&AlarmKey::volume(kind, name));
         }
@@ -483,7 +486,7 @@ fn wanted_store(request: &VolumeRequest) -> Result<BackingUri, AdminError> {
         request.backing.parse().map_err(|error| invalid(MessageId::BackingSyntax, error, ""))?;
     Ok(match backing {
         BackingUri::Device(path) => BackingUri::Device(stable_name(&path)),
-        BackingUri::File(_) => backing,
+        BackingUri::File(_) | BackingUri::Nbd(_) => backing,
     })
 }
 

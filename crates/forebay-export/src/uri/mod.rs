@@ -2,9 +2,9 @@
 //!
 //! | text | as an export | as a backing store |
 //! | --- | --- | --- |
-//! | `nbd+unix:///name?socket=/run/f.sock` | yes | later |
-//! | `nbd://127.0.0.1:10809/name`, `nbd://[::1]/name` | yes (port 10809 if left out) | later |
-//! | `nbds://host/name?tls=lan`, `nbds+unix:///name?socket=/p&tls=lan` | yes: with TLS only, by `[tls.lan]` | later |
+//! | `nbd+unix:///name?socket=/run/f.sock` | yes | an export of another server |
+//! | `nbd://127.0.0.1:10809/name`, `nbd://[::1]/name` | yes (port 10809 if left out) | an export of another server |
+//! | `nbds://host/name?tls=lan`, `nbds+unix:///name?socket=/p&tls=lan` | yes: with TLS only, by `[tls.lan]` | no |
 //! | any of these with `access=staff` | yes: only for clients in `[access.staff]` | no |
 //! | any with a socket, and `mode=0660`, `user=qemu`, `group=kvm` | yes: permissions of the socket's file | no |
 //! | `/dev/sdb` | no | a block device |
@@ -40,6 +40,7 @@ const EXAMPLE_VHOST_USER: &str = "vhost-user:/run/forebay/vm1.sock";
 const EXAMPLE_FUSE: &str = "fuse:/mnt/forebay/volume";
 const EXAMPLE_UBLK: &str = "ublk:db";
 const EXAMPLE_BACKING: &str = "file:/srv/disk.img or /dev/sdb";
+const EXAMPLE_NBD_BACKING: &str = "nbd+unix:///db?socket=/run/server.sock or nbd://192.0.2.7:10809/db";
 
 /// Longest path of a unix socket: the kernel's address has 108 bytes, one of them the final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -133,14 +134,44 @@ pub enum BackingUri {
     File(PathBuf),
     /// A block device: a path below `/dev`.
     Device(PathBuf),
+    /// An export of an NBD server.
+    Nbd(NbdBacking),
+}
+
+/// An export of an NBD server, as a backing store.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct NbdBacking {
+    endpoint: Endpoint,
+    name: String,
+    /// The printed URI.
+    address: PathBuf,
+}
+
+impl NbdBacking {
+    /// Where the server listens.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The name of the export; may be empty.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 impl BackingUri {
-    /// Returns the path of the file or device.
+    /// Returns the path of the file or device; for an export of a server its URI, which differs
+    /// from every path of a file.
     pub fn path(&self) -> &Path {
         match self {
             BackingUri::File(path) | BackingUri::Device(path) => path,
+            BackingUri::Nbd(export) => &export.address,
         }
+    }
+
+    /// Returns the export, if it is one of a server.
+    pub fn nbd(&self) -> Option<&NbdBacking> {
+        if let BackingUri::Nbd(export) = self { Some(export) } else { None }
     }
 }
 
@@ -507,8 +538,11 @@ impl FromStr for BackingUri {
         let Some(scheme) = scheme else { return Ok(backing(PathBuf::from(whole))) };
         match scheme.to_ascii_lowercase().as_str() {
             "file" => parse_file(text),
-            "nbd" | "nbd+unix" | "nbds" | "nbds+unix" => {
-                Err(text.error(0, "NBD as a backing store is not supported yet, with or without TLS"))
+            "nbd" | "nbd+unix" => parse_nbd_backing(text, scheme),
+            "nbds" | "nbds+unix" => {
+                let problem = "a backing store over NBD with TLS is not supported: use nbd+unix:, or nbd: \
+                               through a tunnel";
+                Err(without_secret(text).error(0, problem))
             }
             "s3" => Err(text.error(0, "s3: is not supported")),
             name if FOR_EXPORTS.contains(&name) => {
@@ -521,6 +555,37 @@ impl FromStr for BackingUri {
             }
         }
     }
+}
+
+/// Parses `nbd+unix:///name?socket=/path` or `nbd://host[:port][/name]` as a backing store.
+fn parse_nbd_backing(text: Text<'_>, scheme: &str) -> Result<BackingUri, UriError> {
+    let text = Text { example: EXAMPLE_NBD_BACKING, ..text };
+    if has_secret(text.whole) {
+        let problem = "NBD has no user names and passwords";
+        return Err(without_secret(text).error(scheme.len() + 3, problem));
+    }
+    let export =
+        if scheme.eq_ignore_ascii_case("nbd") { parse_tcp(text, scheme) } else { parse_unix(text, scheme) };
+    let ExportUri::Nbd { endpoint, name, guards, permissions } = export? else {
+        return Err(text.error(0, "not an export of a server"));
+    };
+    if guards != Guards::default() || permissions != FilePermissions::default() {
+        let at = text.whole.find('?').map_or(0, |mark| mark + 1);
+        return Err(text.error(at, "access=, mode=, user= and group= are for exports of this program"));
+    }
+    let address = ExportUri::Nbd { endpoint: endpoint.clone(), name: name.clone(), guards, permissions };
+    Ok(BackingUri::Nbd(NbdBacking { endpoint, name, address: PathBuf::from(address.to_string()) }))
+}
+
+/// The host may come with a user name and a password.
+fn has_secret(text: &str) -> bool {
+    let authority = text.split_once("//").map_or("", |(_, rest)| rest);
+    authority.split(['/', '?']).next().is_some_and(|authority| authority.contains('@'))
+}
+
+/// The text for an error message: a password is left out.
+fn without_secret(text: Text<'_>) -> Text<'_> {
+    if has_secret(text.whole) { Text { whole: "nbd://...", ..text } } else { text }
 }
 
 fn parse_file(text: Text<'_>) -> Result<BackingUri, UriError> {
@@ -634,6 +699,7 @@ impl fmt::Display for BackingUri {
                 let slashes = if path.is_absolute() { "//" } else { "" };
                 write!(f, "file:{slashes}{}", encode(path.as_os_str().as_bytes()))
             }
+            BackingUri::Nbd(export) => write!(f, "{}", export.address.display()),
         }
     }
 }

@@ -174,6 +174,16 @@ fn backing_stores_are_parsed() {
     assert_eq!("/dev/sdb".parse(), device("/dev/sdb"));
     assert_eq!("file:/dev/sdb".parse(), device("/dev/sdb"));
     assert_eq!("/devices/x".parse(), file("/devices/x"));
+    for text in ["nbd+unix:///db%20x?socket=/run/s", "nbd://h:1/db", "nbd://[::1]:10809/"] {
+        let uri: BackingUri = text.parse().unwrap();
+        let again: BackingUri = uri.to_string().parse().unwrap();
+        assert_eq!((&again, uri.path()), (&uri, Path::new(&uri.to_string())));
+        assert!(uri.nbd().is_some());
+    }
+    for text in ["nbd://me:secret@h/x", "nbds://me:secret@h/x"] {
+        let error = text.parse::<BackingUri>().unwrap_err().to_string();
+        assert!(!error.contains("secret"), "{error}");
+    }
     for (text, at, problem) in [
         ("", 0, "missing"),
         ("file:", 5, "missing"),
@@ -181,8 +191,10 @@ fn backing_stores_are_parsed() {
         ("file:/p?x", 7, "%3F"),
         ("file:/p%g0", 7, "hexadecimal"),
         ("file:/p%00", 5, "zero byte"),
-        ("nbd://h/x", 0, "not supported yet"),
-        ("nbd+unix:///x?socket=/s", 0, "not supported yet"),
+        ("nbd:/h/x", 4, "//"),
+        ("nbd+unix:///x", 13, "?socket=/path is missing"),
+        ("nbd+unix:///x?socket=/s&access=staff", 14, "for exports of this program"),
+        ("nbds://h/x?tls=lan", 0, "TLS is not supported"),
         ("s3://bucket/prefix", 0, "not supported"),
         ("fuse:/m", 0, "for exports"),
         ("ublk:m", 0, "for exports"),

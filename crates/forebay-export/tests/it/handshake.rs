@@ -5,7 +5,7 @@ use crate::common::*;
 use forebay_export::directory::ExportInfo;
 use forebay_export::nbd::codec::*;
 use forebay_export::nbd::{CloseReason, Contexts, Limits};
-use forebay_nbd_client::{ClientError, HandshakeOptions, NbdClient, list_exports};
+use forebay_nbd_client::{ClientError, HandshakeOptions, NbdClient, SessionError, list_exports};
 
 /// A peer that has sent its greeting and taken the client's flags.
 fn greeted(client_flags: u32) -> Peer {
@@ -331,7 +331,10 @@ fn client_succeeds_with_each_handshake() {
     let error =
         NbdClient::handshake(Pipe::new(Peer::new(two_exports()), 99), "nope", &HandshakeOptions::default());
     let error = error.unwrap_err();
-    assert!(matches!(&error, ClientError::Handshake { kind: rep::ERR_UNKNOWN, .. }));
+    let refused = |error: &ClientError| {
+        matches!(error, ClientError::Session(SessionError::Refused { kind: rep::ERR_UNKNOWN, .. }))
+    };
+    assert!(refused(&error));
     assert!(error.to_string().contains("there is no export named \"nope\""), "{error}");
     let listed = list_exports(Pipe::new(Peer::new(two_exports()), 5)).unwrap();
     assert_eq!(listed[1], ("iso".to_owned(), "installation medium".to_owned()));

@@ -2,7 +2,7 @@
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::DeviceKind;
 
@@ -40,7 +40,7 @@ pub(super) fn identify(kind: DeviceKind, size_bytes: u64, metadata: &Metadata) -
             let mtime_ns = ns(metadata.mtime(), metadata.mtime_nsec());
             (format!("file:{:x}:{}", metadata.dev(), metadata.ino()), mtime_ns)
         }
-        DeviceKind::Block | DeviceKind::Special => {
+        DeviceKind::Block | DeviceKind::Special | DeviceKind::Remote => {
             let (major, minor) = (libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
             let unique = serial(major, minor).unwrap_or_else(|| format!("rdev:{major}:{minor}"));
             (unique, None)
@@ -58,6 +58,21 @@ pub(super) fn identify(kind: DeviceKind, size_bytes: u64, metadata: &Metadata) -
         generation,
         written_sectors,
         served_elsewhere: false,
+    }
+}
+
+/// A remote store: its server reports no name, time or count of its own, so the address identifies
+/// it.
+pub(super) fn of_address(address: &Path, size_bytes: u64) -> DeviceIdentity {
+    DeviceIdentity {
+        kind: DeviceKind::Remote,
+        size_bytes,
+        unique: format!("remote:{}", address.display()),
+        mtime_ns: None,
+        ctime_ns: None,
+        generation: None,
+        written_sectors: None,
+        served_elsewhere: true,
     }
 }
 

@@ -27,6 +27,7 @@ mod identity;
 mod lock;
 mod others;
 mod place;
+mod remote;
 mod save;
 
 use std::fs::{File, OpenOptions};
@@ -34,10 +35,12 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use create::create_cache_file;
 pub use identity::DeviceIdentity;
 pub use place::Displacement;
+pub use remote::{RemoteDone, RemoteOp, RemoteStore, RemoteTrouble};
 pub use save::UnnamedCopy;
 
 use crate::buffer::{BUFFER_ALIGN, map_zeroed, unmap};
@@ -54,6 +57,8 @@ pub enum DeviceKind {
     Block,
     /// A character device, accepted only with [`DeviceOptions::special_size_bytes`].
     Special,
+    /// A remote store ([`RemoteStore`]).
+    Remote,
 }
 
 /// How to open a device.
@@ -104,6 +109,8 @@ pub struct Device {
     logical_block_bytes: u32,
     options: DeviceOptions,
     notes: Vec<String>,
+    /// Operations go there instead of the descriptors.
+    store: Option<Arc<dyn RemoteStore>>,
 }
 
 impl Device {
@@ -149,6 +156,7 @@ impl Device {
             kind,
             options,
             notes: Vec::new(),
+            store: None,
         };
         device.emulate(device.options.emulate)?;
         if device.options.direct && kind != DeviceKind::Special {
@@ -189,7 +197,7 @@ impl Device {
     /// block indefinitely: there it returns `None`, and only reads detect the end.
     pub fn ended(&self) -> Option<u64> {
         let now = match self.kind {
-            DeviceKind::Special => return None,
+            DeviceKind::Special | DeviceKind::Remote => return None,
             DeviceKind::File if self.is_remote => return None,
             DeviceKind::File => known_size(&self.buffered),
             DeviceKind::Block => size_of_file(&self.buffered, self.kind, &self.options).ok(),
@@ -216,6 +224,9 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Io`].
     pub fn refresh_size(&mut self) -> Result<u64, DeviceError> {
+        if self.store.is_some() {
+            return Ok(self.size_bytes); // a remote store of another size is refused
+        }
         self.size_bytes = size_of_file(&self.buffered, self.kind, &self.options)
             .map_err(|source| self.io_error("size query", 0, source))?;
         Ok(self.size_bytes)
@@ -302,6 +313,9 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Io`].
     pub fn identity(&self) -> Result<DeviceIdentity, DeviceError> {
+        if self.store.is_some() {
+            return Ok(identity::of_address(&self.path, self.size_bytes));
+        }
         let metadata = self.buffered.metadata().map_err(|source| self.io_error("stat", 0, source))?;
         let identity = identity::identify(self.kind, self.size_bytes, &metadata);
         Ok(DeviceIdentity { served_elsewhere: self.is_served_elsewhere(), ..identity })
@@ -313,6 +327,9 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Io`]; with `ENXIO` if the device ends before its recorded end.
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        if self.store.is_some() {
+            return self.read_store(offset, bytes);
+        }
         let mut done = 0;
         while done < bytes.len() {
             match self.buffered.read_at(&mut bytes[done..], offset.saturating_add(done as u64)) {
@@ -345,6 +362,10 @@ impl Device {
         if let Some(errno) = refused {
             return Err(self.io_error("write", offset, io::Error::from_raw_os_error(errno)));
         }
+        if self.store.is_some() {
+            let op = RemoteOp::Write { offset, data: bytes.to_vec() };
+            return self.ask_store("write", op).map_or(Ok(()), |written| written.map(drop));
+        }
         self.buffered.write_all_at(bytes, offset).map_err(|source| self.io_error("write", offset, source))
     }
 
@@ -353,6 +374,9 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Io`]. After an error nothing may be assumed about earlier writes.
     pub fn flush(&self) -> Result<(), DeviceError> {
+        if let Some(flushed) = self.ask_store("flush", RemoteOp::Flush) {
+            return flushed.map(drop);
+        }
         self.buffered.sync_data().map_err(|source| self.io_error("flush", 0, source))
     }
 
@@ -371,6 +395,7 @@ impl Device {
             direct: None,
             options: self.options.clone(),
             notes: Vec::new(),
+            store: self.store.clone(),
             ..*self
         })
     }
@@ -432,7 +457,7 @@ const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
 fn size_of_file(file: &File, kind: DeviceKind, options: &DeviceOptions) -> io::Result<u64> {
     match kind {
         DeviceKind::File => Ok(file.metadata()?.len()),
-        DeviceKind::Special => Ok(options.special_size_bytes.unwrap_or(0)),
+        DeviceKind::Special | DeviceKind::Remote => Ok(options.special_size_bytes.unwrap_or(0)),
         DeviceKind::Block => {
             let mut size = 0u64;
             // SAFETY: BLKGETSIZE64 stores one u64 through the pointer.

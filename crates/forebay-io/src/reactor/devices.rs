@@ -2,7 +2,7 @@
 
 use super::interface::DeviceId;
 use super::pages::PagesInUse;
-use crate::device::{Device, DirectAlign, Displacement};
+use crate::device::{Device, DirectAlign, Displacement, RemoteStore};
 use crate::emulate::{DeviceModel, Emulation};
 use crate::engine::Lane;
 use crate::error::DeviceError;
@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A device in a reactor; gives access to its non-blocking queries. To read or write it, submit
 /// operations, or use a handle of its own on a thread that may block.
@@ -45,6 +46,11 @@ impl<'a> DeviceInUse<'a> {
     /// As [`Device::emulation`].
     pub fn emulation(self) -> Option<DeviceModel> {
         self.0.emulation()
+    }
+
+    /// As [`Device::remote_store`].
+    pub fn remote_store(self) -> Option<&'a Arc<dyn RemoteStore>> {
+        self.0.remote_store()
     }
 
     /// As [`Device::displaced`].

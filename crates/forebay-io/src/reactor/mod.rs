@@ -37,6 +37,7 @@ mod fuse;
 mod fuse_ring;
 mod interface;
 mod pages;
+mod remote;
 mod sockets;
 mod start;
 mod ublk;
@@ -70,6 +71,7 @@ use crate::spin::Spin;
 use crate::waker::Waker;
 use connections::{Event, Fuse, Listener, SocketTable};
 use devices::{DeviceEntry, DeviceTable};
+use remote::RemoteEnds;
 use ublk::Ublk;
 
 /// Bytes of the zero page that zeroing by writes repeats.
@@ -111,6 +113,9 @@ pub struct Reactor {
     /// Operations whose next step pauses until then, in order of time.
     resting: VecDeque<(Instant, u32)>,
     waker: Waker,
+    /// Some device is a remote store.
+    has_remote: bool,
+    remote_ends: RemoteEnds,
     cipher: Option<Arc<dyn PlaceCipher>>,
     spin: Spin,
     clock: Instant,
@@ -168,6 +173,8 @@ impl Reactor {
             model_done: Vec::new(),
             at_engine: 0,
             resting: VecDeque::new(),
+            has_remote: false,
+            remote_ends: RemoteEnds::new(waker.clone()),
             waker,
             cipher: None,
             spin: Spin::new(limits.spin),
@@ -215,6 +222,7 @@ impl Reactor {
     pub fn add_device(&mut self, device: Device) -> DeviceId {
         let emulation = device.emulation().map(|model| Emulation::new(model, device.size_bytes()));
         self.emulates |= emulation.is_some();
+        self.has_remote |= device.remote_store().is_some();
         let served = device.is_served_elsewhere();
         for fd in device.descriptors() {
             self.engine.set_served(fd, served);
@@ -403,6 +411,9 @@ impl Reactor {
             }
             self.wait_at_engine(sleep)?;
             self.settle_steps();
+            if self.has_remote {
+                self.settle_remote();
+            }
             self.advance_models();
             woken |= self.waker.take();
             if !woken && self.ready.is_empty() {

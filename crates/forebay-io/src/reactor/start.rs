@@ -1,6 +1,7 @@
 //! Starts operations: routing by alignment, order between neighbours in one page, the next step.
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use super::pages::Pages;
 use super::{Reactor, ZERO_PAGE_BYTES};
@@ -62,6 +63,10 @@ impl Reactor {
             return self.finish(index, Ok(0));
         }
         self.start_model(index, device);
+        if let Some(store) = self.devices[device].device.remote_store() {
+            let store = Arc::clone(store);
+            return self.start_remote(index, &*store);
+        }
         self.route(index, device);
         self.note_pages(index, device);
         if self.memory.slots.get(index).kind.modifies() && self.has_page_conflict(index, device) {

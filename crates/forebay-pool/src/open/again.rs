@@ -1,7 +1,7 @@
 //! Reopening a backing store that was unplugged, if its path leads to the same disk again.
 
 use super::Backing;
-use super::backing::{open_backing, unique};
+use super::backing::{BackingOptions, open_backing, unique};
 use crate::may_wait::MayWait;
 use crate::witness::Prepared;
 use forebay_core::Suspicion;
@@ -39,7 +39,8 @@ pub(crate) fn open_again(may_wait: &MayWait, known: &Known) -> Result<Reopened, 
     if !known.uri.path().exists() {
         return Err(String::new());
     }
-    let backing = open_backing(may_wait, &known.uri, known.emulate).map_err(|error| error.to_string())?;
+    let options = BackingOptions { emulate: known.emulate, ..BackingOptions::default() };
+    let backing = open_backing(may_wait, &known.uri, &options).map_err(|error| error.to_string())?;
     let identity = backing.device.identity().map_err(|error| error.to_string())?;
     // Device numbers prove nothing: those of a removed disk can be given to another one.
     if !identity.unique.starts_with("serial:") {

@@ -4,10 +4,16 @@ use crate::cache_device::{device_error, waiting_for_lock};
 use crate::error::RunError;
 use crate::may_wait::MayWait;
 use forebay_admin::MessageId;
-use forebay_export::uri::BackingUri;
+use forebay_config::VolumeTunables;
+use forebay_export::uri::{BackingUri, NbdBacking};
 use forebay_format::BLOCK_BYTES;
 use forebay_format::checkpoint::{BackingRecord, SAMPLES_MAX};
 use forebay_io::{Device, DeviceError, DeviceIdentity, DeviceKind, DeviceModel, DeviceOptions};
+use forebay_nbd_client::Transport;
+use forebay_nbd_client::driver::{NbdStore, OpenError};
+use forebay_nbd_client::lane::LaneConfig;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// A backing store, opened and inspected.
 #[derive(Debug)]
@@ -24,17 +30,77 @@ pub struct Backing {
     pub notes: Vec<String>,
 }
 
+/// How to open a backing store.
+#[derive(Clone, Debug)]
+pub struct BackingOptions {
+    /// A device to emulate.
+    pub emulate: Option<DeviceModel>,
+    /// How long operations wait for a network store that is away; `None`: for ever.
+    pub store_timeout: Option<Duration>,
+    /// How long its server must answer before a change whose connection broke is repeated.
+    pub store_quarantine: Duration,
+}
+
+impl Default for BackingOptions {
+    fn default() -> Self {
+        Self::of(&VolumeTunables::default())
+    }
+}
+
+impl BackingOptions {
+    /// Takes them from the settings of a volume.
+    #[must_use]
+    pub fn of(tunables: &VolumeTunables) -> Self {
+        let VolumeTunables { emulate, store_timeout, store_quarantine, .. } = *tunables;
+        Self { emulate, store_timeout, store_quarantine }
+    }
+}
+
+/// Returns whether a server listens at the address of a network store. Can hang as long as it does.
+#[must_use]
+pub fn is_served(_: &MayWait, export: &NbdBacking) -> bool {
+    Transport::connect(export.endpoint()).is_ok()
+}
+
+/// Opens an export of an NBD server.
+fn open_nbd(export: &NbdBacking, options: &BackingOptions) -> Result<Device, RunError> {
+    let address = BackingUri::Nbd(export.clone());
+    let config = LaneConfig {
+        export: export.name().to_owned(),
+        quarantine: options.store_quarantine,
+        store_timeout: options.store_timeout,
+        seed: crate::cache_device::random_uuid()
+            .map_or(1, |id| u64::from_le_bytes(std::array::from_fn(|at| id[at]))),
+        ..LaneConfig::default()
+    };
+    let opened = NbdStore::open(export.endpoint().clone(), config).map_err(|error| {
+        let hint = match &error {
+            OpenError::Trouble(trouble) if trouble.is_refusal() => {
+                "give a writable export with FLUSH, by the name that its server has for it"
+            }
+            _ => "start the server, or give the address that it listens on",
+        };
+        RunError::failed(
+            MessageId::BackingUnreadable,
+            format!("cannot use {address} as a backing store: {error}"),
+            hint,
+        )
+    })?;
+    let mut device = Device::remote(Arc::new(opened), address.path().to_owned()).map_err(device_error)?;
+    device.emulate(options.emulate).map_err(device_error)?;
+    Ok(device)
+}
+
 /// Opens a backing store.
 ///
 /// # Errors
 /// It does not exist, is in use, is empty, or has sectors of an unsupported size.
-pub fn open_backing(
-    _: &MayWait,
-    uri: &BackingUri,
-    emulate: Option<DeviceModel>,
-) -> Result<Backing, RunError> {
-    let wanted = DeviceOptions { emulate, ..DeviceOptions::default() };
-    let device = waiting_for_lock(|| Device::open_backing(uri.path(), wanted.clone()))?;
+pub fn open_backing(_: &MayWait, uri: &BackingUri, options: &BackingOptions) -> Result<Backing, RunError> {
+    let wanted = DeviceOptions { emulate: options.emulate, ..DeviceOptions::default() };
+    let device = match uri.nbd() {
+        Some(export) => open_nbd(export, options)?,
+        None => waiting_for_lock(|| Device::open_backing(uri.path(), wanted.clone()))?,
+    };
     let size_bytes = device.size_bytes() / 512 * 512;
     if size_bytes == 0 {
         let path = device.path().display();
@@ -42,6 +108,7 @@ pub fn open_backing(
             BackingUri::Device(_) => {
                 "the device has no size: is a medium inserted? `lsblk` shows the sizes".to_owned()
             }
+            BackingUri::Nbd(_) => "its server has to give it a size".to_owned(),
             BackingUri::File(_) => format!("give it a size first, for example with: truncate -s 10G {path}"),
         };
         return Err(RunError::failed(
@@ -59,7 +126,8 @@ pub fn open_backing(
         ));
     }
     let identity = device.identity().map_err(device_error)?;
-    let sector_bytes = if identity.kind == DeviceKind::Block { device.logical_block_bytes() } else { 512 };
+    let has_sectors = matches!(identity.kind, DeviceKind::Block | DeviceKind::Remote);
+    let sector_bytes = if has_sectors { device.logical_block_bytes() } else { 512 };
     if !matches!(sector_bytes, 512 | 4096) {
         return Err(RunError::failed(
             MessageId::BackingSectorSize,
@@ -77,7 +145,7 @@ fn record(identity: &DeviceIdentity, samples: Vec<(u64, u32)>) -> BackingRecord 
         kind: match identity.kind {
             DeviceKind::File => 1,
             DeviceKind::Block => 2,
-            DeviceKind::Special => 3,
+            DeviceKind::Special | DeviceKind::Remote => 3,
         },
         size_bytes: identity.size_bytes,
         unique: unique(identity),

@@ -15,7 +15,7 @@ mod mirrored;
 mod new_cache;
 mod parts;
 
-pub use backing::{Backing, open_backing};
+pub use backing::{Backing, BackingOptions, is_served, open_backing};
 pub(crate) use backing::{final_record, sample_blocks};
 pub use blank::{erase_cache, is_blank};
 pub(crate) use blank::{give_back, give_up, says_of};

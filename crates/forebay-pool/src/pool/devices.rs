@@ -133,6 +133,7 @@ impl Pool {
         for (id, volume) in &devices {
             self.look_at(*id, volume.clone(), now);
         }
+        self.look_after_remote();
         let is_used = |device: &(_, Option<_>)| device.1.is_some() || !self.engine.runs_without_cache();
         self.look_at_paths(&devices.into_iter().filter(is_used).collect::<Vec<_>>());
         let waiting = |id: &DeviceId| self.reactor.device(*id).is_none();

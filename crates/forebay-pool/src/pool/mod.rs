@@ -32,6 +32,7 @@ mod mirror;
 mod paths;
 mod quiesce;
 mod recordings;
+mod remote;
 mod replace;
 mod replaced_member_fencing;
 mod report;

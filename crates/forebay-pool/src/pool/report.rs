@@ -97,6 +97,24 @@ pub enum PoolEvent {
         /// device that its path leads to now; empty if there is none.
         unplugged: Option<String>,
     },
+    /// The server of a network store does not answer.
+    StoreAway {
+        /// Name of the volume.
+        volume: String,
+        /// Address of the store.
+        store: String,
+        /// The cause.
+        why: String,
+        /// Requests fail instead of waiting.
+        fails: bool,
+    },
+    /// The server of a network store answers again, or the store is no longer used.
+    StoreBack {
+        /// Name of the volume.
+        volume: String,
+        /// The server answers.
+        answers: bool,
+    },
     /// A device has its length again, or is no longer used.
     DeviceBack {
         /// Path of the device.
@@ -336,6 +354,7 @@ impl PoolEvent {
             Self::DestageFailed { .. } => EventKind::DestageFailed,
             Self::OperationFailed { .. } => EventKind::DeviceFailed,
             Self::DeviceEnded { .. } => EventKind::DeviceEnded,
+            Self::StoreAway { .. } | Self::StoreBack { .. } => EventKind::StoreAway,
             Self::ExportLost { .. } => EventKind::ExportLost,
             Self::PathLost { .. } | Self::BeforeStop { .. } => EventKind::DevicePathLost,
             Self::CacheWriteFailed { .. } => EventKind::CacheWriteFailed,
@@ -371,6 +390,8 @@ impl PoolEvent {
             | Self::BackingUncertain { volume, .. }
             | Self::ExportLost { volume, .. }
             | Self::ExportsBack { volume }
+            | Self::StoreAway { volume, .. }
+            | Self::StoreBack { volume, .. }
             | Self::Ready { volume, .. }
             | Self::Detached { volume }
             | Self::Resized { volume, .. } => Some(volume),
@@ -418,6 +439,7 @@ impl fmt::Display for PoolEvent {
             Self::OperationFailed { .. } | Self::DeviceEnded { .. } | Self::DeviceBack { .. } => {
                 super::devices::write_event(f, self)
             }
+            Self::StoreAway { .. } | Self::StoreBack { .. } => self.write_remote(f),
             Self::ExportLost { lost, .. } => f.write_str(&lost.join("; ")),
             Self::ExportsBack { volume } => write!(f, "{volume} no longer has lost exports"),
             Self::PathLost { .. } | Self::PathFound { .. } => self.write_path(f),

@@ -61,7 +61,11 @@ impl Pool {
         let place = self.place_of(served.device);
         match place {
             Some(("deleted", _)) => place,
-            other => self.length_trouble(served.device).or_else(|| self.failing(id)).or(other),
+            other => self
+                .away_text(served.device)
+                .or_else(|| self.length_trouble(served.device))
+                .or_else(|| self.failing(id))
+                .or(other),
         }
     }
 

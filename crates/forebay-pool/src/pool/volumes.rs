@@ -74,6 +74,8 @@ pub(crate) struct Served {
     pub(crate) destage_failures: u64,
     /// The last failure of an operation that changes the backing store.
     pub(super) refused: Option<IoFailure>,
+    /// Reported state of a network store that is away: the cause, and whether requests fail.
+    pub(super) away: Option<(String, bool)>,
     /// Results of the last operations on its backing store.
     pub(super) outcomes: Outcomes,
     /// The witness of the backing store, until writes to it may begin.
@@ -345,6 +347,7 @@ impl Pool {
             destage_failing_at: None,
             destage_failures: 0,
             refused: None,
+            away: None,
             outcomes: Outcomes::default(),
             prepared: Some(prepared),
             saving: None,
@@ -560,6 +563,10 @@ impl Pool {
         self.io.set_backing(id, None);
         self.recorder.volume_gone(id);
         self.forget_device(served.device);
+        self.close_remote(served.device);
+        if served.away.is_some() {
+            self.emit(PoolEvent::StoreBack { volume: served.spec.name.clone(), answers: false });
+        }
         let known = self.engine.volume_table().iter().any(|entry| entry.id == id);
         match self.io.set_watch(id, None) {
             Some(watch) if !known || served.saving.is_some() => watch.forget(),

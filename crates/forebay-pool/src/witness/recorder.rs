@@ -40,6 +40,8 @@ pub struct Prepared {
     facts: Facts,
     clock: Clock,
     run: u64,
+    /// The store itself, if it has no path: a network store.
+    remote: Option<Device>,
     /// Writes that are no multiple of it go through the page cache; `None`: all of them.
     direct_bytes: Option<u64>,
 }
@@ -64,7 +66,16 @@ impl Prepared {
         let record_path = Record::path(state_dir, uuid);
         let clock = Clock::read();
         let known = memory::read(&page, &clock.boot_id);
-        let (suspicion, why) = judge(&facts, known.as_ref(), Record::read(&record_path).as_ref(), &clock);
+        let record = Record::read(&record_path);
+        let (suspicion, why) = judge(&facts, known.as_ref(), record.as_ref(), &clock);
+        // The last process has had the answers to all its changes. Without its memory that is
+        // unknown, unless there was no such process.
+        let is_settled = known.as_ref().map_or(record.is_none(), |known| known.began == known.ended);
+        let remote = device.remote_store();
+        if let (Some(store), true) = (remote, is_settled) {
+            store.trust_earlier();
+        }
+        let remote = remote.map(|_| device.for_thread()).transpose().map_err(|error| failed(&error))?;
         let run = crate::cache_device::random_uuid()?;
         Ok(Self {
             suspicion,
@@ -74,6 +85,7 @@ impl Prepared {
             page_path,
             record_path,
             store_path: device.path().into(),
+            remote,
             facts,
             clock,
             run: u64::from_le_bytes(std::array::from_fn(|at| run[at])),
@@ -97,6 +109,7 @@ impl Prepared {
             page_path: self.page_path,
             record_path: self.record_path,
             store_path: self.store_path,
+            remote: self.remote,
             boot_id: self.clock.boot_id,
             run: self.run,
             seen_at: memory::counts(&shared.page).0,
@@ -183,6 +196,7 @@ struct Recorder {
     page_path: Option<PathBuf>,
     record_path: PathBuf,
     store_path: PathBuf,
+    remote: Option<Device>,
     boot_id: String,
     run: u64,
     facts: Facts,
@@ -234,6 +248,9 @@ impl Recorder {
     }
 
     fn open(&self) -> Option<Device> {
+        if let Some(device) = &self.remote {
+            return device.for_thread().ok();
+        }
         let options =
             DeviceOptions { read_only: true, direct: false, lock: false, ..DeviceOptions::default() };
         Device::open_backing(&self.store_path, options).ok()

@@ -49,6 +49,7 @@ pub(super) const ALL: &[(&str, &str)] = &[
     page!("use", "install"),
     page!("use", "messages"),
     page!("use", "nbd"),
+    page!("use", "network-stores"),
     page!("use", "policies"),
     page!("use", "rules"),
     page!("use", "settings"),
