@@ -49,7 +49,8 @@ mod waker;
 pub use buffer::{BUFFER_ALIGN, BufId, BufPool, PoolStats, Span};
 pub use buffer_transform::PlaceCipher;
 pub use device::{
-    Device, DeviceIdentity, DeviceKind, DeviceOptions, Displacement, UnnamedCopy, create_cache_file,
+    Device, DeviceIdentity, DeviceKind, DeviceOptions, Displacement, UnnamedCopy, announce_change,
+    create_cache_file,
 };
 pub use emulate::DeviceModel;
 pub use error::{DeviceError, IoFailure, IoFailureKind, IoSetupError, SocketError};
