@@ -1,12 +1,12 @@
 //! The statistics of pools and volumes as metrics for Prometheus.
 //!
 //! Every metric is called `forebay_` and the name of the field, in base units: bytes for blocks and
-//! seconds for nanoseconds, in the name too. `X_blocks` beside `X_bytes` is `X_block_bytes`.
-//! Metrics of volumes have the labels `pool` and `volume`; metrics that only a pool has (devices,
-//! log, space) have `pool` alone. No metric has both, so a sum over all series of a metric is
-//! right. Durations are histograms, `forebay_latency_seconds` with the label `path`, since the
-//! start; those of the cache device are the pool's. Numbers that follow from others are left out:
-//! Prometheus computes rates, ratios and percentiles over the time range of the query.
+//! seconds for nanoseconds, in the name too. Where `X_bytes` exists too, `X_blocks` is
+//! `X_block_bytes`. Metrics of volumes have the labels `pool` and `volume`; metrics that only a
+//! pool has (devices, log, space) have `pool` alone. No metric has both, so a sum over all series
+//! of a metric is right. Durations are histograms, `forebay_latency_seconds` with the label `path`,
+//! since the start; those of the cache device are the pool's. Numbers that follow from others are
+//! left out: Prometheus computes rates, ratios and percentiles over the time range of the query.
 
 use super::super::convert::is_of_volumes;
 use super::super::{AGE_BOUNDS, CounterKind, FIELDS, Field, MemberState, Report};
