@@ -173,7 +173,7 @@ def test_dashboard_has_series_and_alerts_come(served: Daemon, prometheus: Promet
 
     served("volume", "detach", "old", "--keep")
     alerts(prometheus, "ForebayVolumeAbsentWithDirtyData")
-    dirty = "4096 * sum(forebay_dirty_blocks) + sum(forebay_absent_dirty_bytes)"
+    dirty = "sum(forebay_dirty_bytes) + sum(forebay_absent_dirty_bytes)"
     # The rule is computed each second, and what is dirty changes.
     same = lambda: prometheus.value("sum(forebay:pool_dirty_bytes)") == prometheus.value(dirty)  # noqa: E731
     eventually(same, 60, "the rule has the dirty bytes of the pools")

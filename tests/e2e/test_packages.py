@@ -10,7 +10,7 @@ import pytest
 from harness.clients import need
 from harness.command import BINARY, ROOT, Result, run
 from harness.devices import Devices, assert_same
-from harness.packages import make_packages, package_environment, strip
+from harness.packages import HOMEPAGE, MAINTAINER, make_packages, package_environment, strip
 from harness.system_root import SystemRoot
 
 VERSION = "0.1.1"
@@ -65,6 +65,57 @@ def test_debian_package_is_right(folder: Path) -> None:
     assert files_in(folder / "unpacked") == expected
 
 
+def contact_of(checkout: Path, folder: Path, **env: str) -> tuple[str, str]:
+    """Maintainer and homepage of a package made in a checkout by a user who has configured nothing for git."""
+    program = folder / "program"
+    run(["objcopy", "--remove-section", ".gnu_debuglink", shutil.which("true") or "/bin/true", program])
+    clean = {**package_environment(VERSION, program), "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
+    del clean["MAINTAINER"], clean["HOMEPAGE"]
+    command = [checkout / "scripts/package", "--quick", "--to", folder / "made", "dbgsym"]
+    made = run(command, env={**clean, **env}).stdout.strip()
+    maintainer, homepage = (run(["dpkg-deb", "-f", made, field]).stdout.strip() for field in ("Maintainer", "Homepage"))
+    return maintainer, homepage
+
+
+def test_contact_is_of_the_build(folder: Path) -> None:
+    """By default: the user of git, else the author of the last commit; and the page of `origin`."""
+    need("dpkg-deb", "git", "objcopy")
+    checkout = folder / "checkout"
+    for name in ("scripts", "packaging"):
+        shutil.copytree(ROOT / name, checkout / name)
+    shutil.copy(ROOT / "Cargo.toml", checkout)
+
+    def git(*arguments: str) -> None:
+        run(["git", "-C", checkout, *arguments])
+
+    git("init", "--quiet")
+    git(
+        "-c",
+        "user.name=Ann Author",
+        "-c",
+        "user.email=ann@example.org",
+        "commit",
+        "--quiet",
+        "--allow-empty",
+        "-m",
+        "x",
+    )
+    assert contact_of(checkout, folder) == ("Ann Author <ann@example.org>", "")
+    git("config", "user.name", "Bob Builder")
+    git("config", "user.email", "bob@example.org")
+    git("remote", "add", "origin", "/srv/git/forebay.git")
+    assert contact_of(checkout, folder) == ("Bob Builder <bob@example.org>", ""), "a folder is no page"
+    for url in (
+        "git@git.example.org:team/forebay.git",
+        "ssh://git@git.example.org:2222/team/forebay",
+        "https://bob:secret@git.example.org/team/forebay.git/",
+    ):
+        git("remote", "set-url", "origin", url)
+        assert contact_of(checkout, folder)[1] == "https://git.example.org/team/forebay", url
+    assert contact_of(checkout, folder, MAINTAINER=MAINTAINER, HOMEPAGE=HOMEPAGE) == (MAINTAINER, HOMEPAGE)
+    assert contact_of(checkout, folder, HOMEPAGE="")[1] == "", "none is a choice"
+
+
 @pytest.mark.heavy
 @pytest.mark.limit(600)
 @pytest.mark.long
@@ -86,6 +137,8 @@ def test_rpm_package_is_right(folder: Path) -> None:
     kept = run(["rpm", "-qp", "--nosignature", "-c", rpm]).stdout.splitlines()
     assert CONFIG in kept, "RPM would replace a configuration"
     lint = run(["rpmlint", "-c", ROOT / "packaging/rpmlint.toml", rpm], seconds=300)
+    contact = run(["rpm", "-qp", "--nosignature", "--qf", "%{PACKAGER} %{URL}", rpm]).stdout
+    assert contact == f"{MAINTAINER} {HOMEPAGE}", contact
     assert " 0 errors, 0 warnings" in lint.stdout + lint.stderr, lint.describe()
 
 
@@ -129,4 +182,6 @@ def test_package_needs_program_and_version(folder: Path) -> None:
 
     refused(1, str(folder / "none"), "make build", FOREBAY=str(folder / "none"))
     refused(1, "-1", "VERSION=", VERSION="-1")
+    refused(1, "Ada", "MAINTAINER=", MAINTAINER="Ada")
+    refused(1, "example", "HOMEPAGE=", HOMEPAGE="example")
     refused(2, "deb|dbgsym|rpm", kind="tar")

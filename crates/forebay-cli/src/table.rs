@@ -1,5 +1,9 @@
 //! Tables and lists that fit the terminal.
 //!
+//! All tables have one style at every width, that of `lsblk` and `zpool list`: a header in lower
+//! case, no ruling lines, two blanks between columns, text to the left, numbers with their units to
+//! the right.
+//!
 //! Invariants
 //! - No line is wider than the requested width, if that is [`NARROWEST`] or more.
 //! - A number is never truncated or broken. Text is broken between words, and inside a word only if
@@ -21,6 +25,8 @@ const UNKNOWN_TERMINAL: u16 = 80;
 const WORD_MAX: u16 = 20;
 /// A column of sentences is at least as wide as this, or as half of the width.
 const SENTENCE_MIN: u16 = 40;
+/// Blanks between two columns.
+const GAP: u16 = 2;
 /// Units kept on the line of their number.
 const UNITS: [&str; 12] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ns", "µs", "ms", "s", "%"];
 /// Non-breaking space.
@@ -119,36 +125,27 @@ impl Table {
 
     /// Returns the table in lines of at most this width, without a line ending after the last one.
     pub(crate) fn within(&self, width: Width) -> String {
-        let Some(most) = width.columns() else { return soft(&self.drawn(true).to_string()) };
-        let sizes = self.sizes(most);
-        let whole: Vec<usize> = (0..self.columns.len()).collect();
-        let natural = |kept: &[usize]| kept.iter().map(|at| u32::from(sizes[*at].natural)).sum::<u32>();
-        // The lines between the columns are the first to be omitted.
-        let lined = natural(&whole) + overhead(whole.len(), true) <= u32::from(most);
-        let mut kept = whole;
-        loop {
-            let least: u32 = kept.iter().map(|at| u32::from(sizes[*at].least)).sum();
-            if least + overhead(kept.len(), lined) <= u32::from(most) {
-                break;
-            }
+        let sizes = self.sizes(width);
+        let mut kept: Vec<usize> = (0..self.columns.len()).collect();
+        while width.columns().is_some_and(|most| !fits(kept.iter().map(|at| sizes[*at].least), most)) {
             let Some(out) = self.least_important(&kept) else { break };
             kept.retain(|at| *at != out);
         }
-        let room = most.saturating_sub(overhead(kept.len(), lined) as u16);
-        let widths = share(room, &kept.iter().map(|at| sizes[*at]).collect::<Vec<_>>());
-        let mut drawn = self.drawn(lined);
-        drawn.set_content_arrangement(ContentArrangement::Dynamic).set_width(most);
+        let kept_sizes: Vec<Size> = kept.iter().map(|at| sizes[*at]).collect();
+        let widths = match width.columns() {
+            Some(most) => share(most.saturating_sub(overhead(kept.len()) as u16), &kept_sizes),
+            None => kept_sizes.iter().map(|size| size.natural).collect(),
+        };
+        let mut drawn = self.drawn();
+        drawn.set_content_arrangement(ContentArrangement::Dynamic);
         for (at, column) in drawn.column_iter_mut().enumerate() {
-            column.set_constraint(match kept.iter().position(|kept| *kept == at) {
-                Some(position) => {
-                    let padding = if lined { 2 } else { u16::from(position > 0) * 2 };
-                    ColumnConstraint::Absolute(ColumnWidth::Fixed(widths[position] + padding))
-                }
+            let position = kept.iter().position(|kept| *kept == at);
+            let gap = if position == Some(0) { 0 } else { GAP };
+            column.set_padding((gap, 0));
+            column.set_constraint(match position {
+                Some(position) => ColumnConstraint::Absolute(ColumnWidth::Fixed(widths[position] + gap)),
                 None => ColumnConstraint::Hidden,
             });
-            if !lined {
-                column.set_padding((if kept.first() == Some(&at) { 0 } else { 2 }, 0));
-            }
         }
         let table = soft(&drawn.trim_fmt());
         let out: Vec<&str> =
@@ -164,10 +161,9 @@ impl Table {
         (self.columns[out].rank > 0).then_some(out)
     }
 
-    fn drawn(&self, lined: bool) -> Drawn {
+    fn drawn(&self) -> Drawn {
         let mut drawn = Drawn::new();
-        let style = if lined { presets::UTF8_FULL_CONDENSED } else { presets::NOTHING };
-        drawn.load_style(style).set_header(self.columns.iter().map(|column| column.name));
+        drawn.load_style(presets::NOTHING).set_header(self.columns.iter().map(|column| column.name));
         drawn.add_rows(&self.rows);
         for at in (0..self.columns.len()).filter(|at| self.columns[*at].kind == Kind::Numbers) {
             if let Some(column) = drawn.column_mut(at) {
@@ -178,15 +174,16 @@ impl Table {
     }
 
     /// Returns the preferred and minimum width of each column.
-    fn sizes(&self, most: u16) -> Vec<Size> {
-        let natural = self.drawn(true).column_max_content_widths();
+    fn sizes(&self, width: Width) -> Vec<Size> {
+        let half = width.columns().unwrap_or(u16::MAX) / 2;
+        let natural = self.drawn().column_max_content_widths();
         let words = |text: &str| text.split(' ').map(widest).max().unwrap_or(0);
         let size = |(at, column): (usize, &Column)| {
             let header = words(column.name);
             let cells = self.rows.iter().map(|row| &row[at]);
             let least = match column.kind {
                 Kind::Words => cells.map(|cell| words(cell)).max().unwrap_or(0).min(WORD_MAX),
-                Kind::Sentences => natural[at].min(SENTENCE_MIN).min(most / 2),
+                Kind::Sentences => natural[at].min(SENTENCE_MIN).min(half),
                 Kind::Numbers => cells.map(|cell| widest(cell)).max().unwrap_or(0),
             };
             Size { natural: natural[at], least: least.max(header).max(1) }
@@ -208,10 +205,14 @@ struct Size {
     least: u16,
 }
 
-/// Returns the number of characters between and around so many columns.
-fn overhead(columns: usize, lined: bool) -> u32 {
-    let columns = columns as u32;
-    if lined { 3 * columns + 1 } else { 2 * columns.saturating_sub(1) }
+/// Returns the number of blanks between so many columns.
+fn overhead(columns: usize) -> u32 {
+    u32::from(GAP) * (columns as u32).saturating_sub(1)
+}
+
+fn fits(least: impl ExactSizeIterator<Item = u16>, most: u16) -> bool {
+    let between = overhead(least.len());
+    least.map(u32::from).sum::<u32>() + between <= u32::from(most)
 }
 
 /// Distributes width: each column gets its minimum, then the narrowest that prefer more get it.
@@ -343,6 +344,17 @@ mod tests {
         let text = rich().within(Width::of(50));
         assert!(text.ends_with("no room for: what") && text.contains("1h 02m 03s"), "{text}");
         assert!(!rich().within(Width::unlimited()).contains("no room"));
+    }
+
+    #[test]
+    fn tables_have_one_style_at_every_width() {
+        let mut table = Table::new([Column::text("name", 0), Column::number("size", 0)]);
+        table.add_row(["a", "1.0 GiB"]);
+        table.add_row(["bcdef", "0 B"]);
+        let text = "name      size\na      1.0 GiB\nbcdef      0 B";
+        for width in [Width::of(40), Width::of(200), Width::unlimited()] {
+            assert_eq!(table.within(width), text, "{width:?}");
+        }
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub use buffer::{BUFFER_ALIGN, BufId, BufPool, PoolStats, Span};
 pub use buffer_transform::PlaceCipher;
 pub use device::{
     Device, DeviceIdentity, DeviceKind, DeviceOptions, Displacement, RemoteDone, RemoteOp, RemoteStore,
-    RemoteTrouble, UnnamedCopy, create_cache_file,
+    RemoteTrouble, UnnamedCopy, announce_change, create_cache_file,
 };
 pub use emulate::DeviceModel;
 pub use error::{DeviceError, IoFailure, IoFailureKind, IoSetupError, SocketError};

@@ -140,7 +140,9 @@ pub fn write_header(
     device: &Device,
     header: &MemberHeader,
 ) -> Result<(), forebay_io::DeviceError> {
-    (0..HEADER_BLOCKS.len()).try_for_each(|copy| write_copy(may_wait, device, header, copy))
+    (0..HEADER_BLOCKS.len()).try_for_each(|copy| write_copy(may_wait, device, header, copy))?;
+    forebay_io::announce_change(device.path());
+    Ok(())
 }
 
 /// Writes one copy of the header of a member, durably.

@@ -10,13 +10,16 @@ import pytest
 
 from .command import BINARY, ROOT, run
 
+MAINTAINER = "Ada Admin <ada@example.org>"
+HOMEPAGE = "https://example.org/forebay"
 # A program without what is for debuggers is packed much faster.
 STRIPPED = "forebay"
 
 
 def package_environment(version: str, program: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
     fixed = {"VERSION": version, "SOURCE_DATE_EPOCH": "1700000000", "FOREBAY": str(program)}
-    return {**os.environ, **fixed, **(more or {})}
+    contact = {"MAINTAINER": MAINTAINER, "HOMEPAGE": HOMEPAGE}
+    return {**os.environ, **fixed, **contact, **(more or {})}
 
 
 def make_packages(

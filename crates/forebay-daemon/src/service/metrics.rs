@@ -32,8 +32,7 @@ impl Service {
             states.untold(&volume.pool, &volume.name, VolumeState::Unknown);
         }
         self.add_what_is_not_served(&mut states);
-        let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
-        let mut all = vec![Family::info("forebay_build", "Version of the daemon").with(version, 1_u64)];
+        let mut all = vec![build()];
         all.extend(self.telemetry.process());
         all.extend(self.telemetry.alarms());
         let absent_lost = std::mem::take(&mut states.absent_lost);
@@ -62,6 +61,11 @@ impl Service {
             }
         }
     }
+}
+
+fn build() -> Family {
+    let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+    Family::info("forebay_build", "Version of the daemon").with(version, 1_u64)
 }
 
 impl Telemetry {
@@ -288,6 +292,89 @@ fn processor_seconds() -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wear::Wear;
+    use forebay_admin::clock::SystemClock;
+    use forebay_admin::events::{Hub, HubLimits};
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+    use std::sync::Arc;
+
+    /// Words of pages that begin like a metric: the file system type that udev shows, variables of
+    /// the Ansible role, and names of packages.
+    const OTHER_WORDS: [&str; 6] = [
+        "forebay_",
+        "forebay_cache",
+        "forebay_apt_uri",
+        "forebay_apt_key",
+        "forebay_config",
+        "forebay_VERSION_ARCH",
+    ];
+    const MONITORING: &str = "packaging/monitoring";
+
+    /// Every metric that the daemon has, with or without samples.
+    fn registered() -> Vec<Family> {
+        let hub = Hub::new(Arc::new(SystemClock::new()), HubLimits::default());
+        let telemetry = Telemetry::new(hub, Box::new(drop), Wear::default());
+        let mut all = vec![build()];
+        all.extend(telemetry.process());
+        all.extend(telemetry.alarms());
+        all.extend(States::new().into_families());
+        all.extend(families(&[]));
+        all
+    }
+
+    /// Returns the files in a folder of the repository that name metrics.
+    fn texts(folder: &str) -> Vec<(PathBuf, String)> {
+        let at = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
+        let files = std::fs::read_dir(&at).unwrap().map(|entry| entry.unwrap().path());
+        let is_page =
+            |path: &PathBuf| folder == MONITORING || path.extension().is_some_and(|end| end == "md");
+        let files = files.filter(is_page);
+        files.map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
+    }
+
+    /// Names in a text that begin with `prefix`, in characters of metrics.
+    fn names<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+        let is_part = |character: char| character.is_ascii_alphanumeric() || "_:".contains(character);
+        let words = text.split(move |character| !is_part(character)).map(|word| word.trim_end_matches(':'));
+        words.filter(move |word| word.starts_with(prefix))
+    }
+
+    #[test]
+    fn every_metric_keeps_the_conventions() {
+        let all = registered();
+        assert!(all.len() > 100, "{}", all.len());
+        let wrong: Vec<_> = all.iter().filter_map(Family::unconventional).collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        let series: Vec<_> = all.iter().flat_map(Family::series).collect();
+        let different: BTreeSet<_> = series.iter().collect();
+        assert_eq!(different.len(), series.len(), "two metrics of one name");
+    }
+
+    #[test]
+    fn every_metric_named_elsewhere_exists() {
+        let mut known: BTreeSet<String> = registered().iter().flat_map(Family::series).collect();
+        // `forebay stats --textfile` adds it.
+        known.insert("forebay_up".into());
+        known.extend(OTHER_WORDS.map(str::to_owned));
+        let monitoring = texts(MONITORING);
+        let of_records = |text: &str| {
+            let records = text.lines().filter_map(|line| line.trim().strip_prefix("- record: "));
+            records.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let records: BTreeSet<String> = monitoring.iter().flat_map(|(_, text)| of_records(text)).collect();
+        assert!(!records.is_empty());
+        for (path, text) in &monitoring {
+            let named: Vec<_> = names(text, "forebay:").filter(|name| !records.contains(*name)).collect();
+            assert!(named.is_empty(), "{}: there is no rule for {named:?}", path.display());
+            assert!(names(text, "forebay_").count() > 5, "{}", path.display());
+        }
+        let pages = ["docs/operate", "docs/use"].into_iter().flat_map(texts);
+        for (path, text) in monitoring.into_iter().chain(pages) {
+            let named: Vec<_> = names(&text, "forebay_").filter(|name| !known.contains(*name)).collect();
+            assert!(named.is_empty(), "{}: there are no metrics {named:?}", path.display());
+        }
+    }
 
     #[test]
     fn processor_time_is_read() {

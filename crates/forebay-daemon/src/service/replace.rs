@@ -193,6 +193,7 @@ impl Service {
         self.take_over(name, &handle, |devices| {
             devices.iter().map(|spec| if is_at(spec, &old) { named.clone() } else { spec.clone() }).collect()
         })?;
+        forebay_io::announce_change(&new);
         let message = format!("{} has replaced {} in pool {name}", new.display(), old.display());
         self.hub.publish(NewEvent::new(EventKind::PoolDeviceReplaced, message).pool(name));
         self.use_all(name, &handle, &new);

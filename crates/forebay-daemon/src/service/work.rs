@@ -445,7 +445,11 @@ impl Service {
         let mut cancelled = false;
         loop {
             let (left, phase) = match ask(&handle, |pool| pool.rebuild_progress())? {
-                Rebuilding::Whole => return Ok(()),
+                Rebuilding::Whole => {
+                    let devices = self.pool_snapshot(pool)?.devices;
+                    devices.iter().for_each(|(path, _)| forebay_io::announce_change(path));
+                    return Ok(());
+                }
                 Rebuilding::Ended if cancelled => return Err(End::Stopped),
                 Rebuilding::Ended => {
                     return Err(End::Failed(

@@ -21,6 +21,7 @@
 //!
 //! Not known here: operations in flight (see the reactor), on-disk formats.
 
+mod announce;
 mod create;
 mod holes;
 mod identity;
@@ -37,6 +38,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use announce::announce_change;
 pub use create::create_cache_file;
 pub use identity::DeviceIdentity;
 pub use place::Displacement;

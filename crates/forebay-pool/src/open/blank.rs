@@ -19,7 +19,7 @@ use crate::may_wait::MayWait;
 use forebay_admin::MessageId;
 use forebay_format::geometry::CHECKPOINT_START_BLOCK;
 use forebay_format::superblock::{CacheState, Superblock, being_made};
-use forebay_io::{Device, DeviceError, DeviceKind, DeviceOptions};
+use forebay_io::{Device, DeviceError, DeviceKind, DeviceOptions, announce_change};
 use forebay_offline::device::{BLANK_BYTES, superblocks};
 use forebay_offline::members::read_copies;
 use std::ops::Range;
@@ -75,7 +75,9 @@ pub(super) fn forget(_: &MayWait, device: &Device, used_bytes: u64) -> Result<()
     zero(device, marked as u64..end)?; // the mark goes last
     device.flush()?;
     device.write_at(0, &vec![0; marked])?;
-    device.flush()
+    device.flush()?;
+    announce_change(device.path());
+    Ok(())
 }
 
 /// Zeroes the samples in a range of a block device that a cache no longer uses: if the device was

@@ -14,7 +14,7 @@ use forebay_core::{CacheMark, FormatParams};
 use forebay_crypt::CacheCipher;
 use forebay_format::Geometry;
 use forebay_format::superblock::{Superblock, being_made};
-use forebay_io::{Device, DeviceError};
+use forebay_io::{Device, DeviceError, announce_change};
 use forebay_offline::Key;
 use forebay_offline::occupant::recognise;
 use std::path::Path;
@@ -206,6 +206,7 @@ pub(super) fn format(
         }
         cache.write_at(offset, &bytes).and_then(|()| cache.flush()).map_err(device_error)?;
     }
+    announce_change(cache.path());
     Ok(cipher)
 }
 

@@ -328,6 +328,7 @@ fn make_on(
         let device = &devices[member];
         device.write_at(offset, &bytes).and_then(|()| device.flush()).map_err(device_error)?;
     }
+    devices.iter().for_each(|device| forebay_io::announce_change(device.path()));
     let parts = parts(devices, geometry, [Some(0), Some(1)], notes);
     Ok(PoolParts { mirror_notes: Some(notes_of_it), new_cache: Some(new_cache), ..parts })
 }

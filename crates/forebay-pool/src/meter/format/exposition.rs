@@ -90,6 +90,72 @@ impl Family {
         self.name == name
     }
 
+    /// Names of its series, without labels.
+    #[must_use]
+    pub fn series(&self) -> Vec<String> {
+        let suffixes: &[&str] = match self.kind {
+            Kind::Counter => &["_total"],
+            Kind::Info => &["_info"],
+            Kind::Gauge => &[""],
+            Kind::Histogram => &["_bucket", "_sum", "_count"],
+        };
+        suffixes.iter().map(|suffix| format!("{}{suffix}", self.name)).collect()
+    }
+
+    /// Returns how its name breaks the conventions of Prometheus; `None` if it keeps them: words in
+    /// lower case, base units alone and last, suffixes of kinds left to the kind.
+    #[must_use]
+    pub fn unconventional(&self) -> Option<String> {
+        const SUFFIXES: [&str; 5] = ["total", "info", "bucket", "sum", "count"];
+        const OTHER_UNITS: [&str; 23] = [
+            "block",
+            "blocks",
+            "sector",
+            "sectors",
+            "page",
+            "pages",
+            "kib",
+            "mib",
+            "gib",
+            "kb",
+            "mb",
+            "gb",
+            "ns",
+            "us",
+            "ms",
+            "minutes",
+            "hours",
+            "days",
+            "pct",
+            "percent",
+            "nanoseconds",
+            "microseconds",
+            "milliseconds",
+        ];
+        let words: Vec<&str> = self.name.split('_').collect();
+        let (last, before) = words.split_last()?;
+        let spelled = |word: &str| {
+            !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+        };
+        let of_blocks = self.name.ends_with("_block_bytes");
+        let base = |word: &&str| matches!(*word, "bytes" | "seconds" | "ratio");
+        let rate = self.name.ends_with("_bytes_per_second") && self.kind == Kind::Gauge;
+        let wrong = |what: &str| Some(format!("{}: {what}", self.name));
+        if words.len() < 2 || !words.iter().all(|word| spelled(word)) {
+            return wrong("words in lower case with _ between them");
+        }
+        if SUFFIXES.contains(last) {
+            return wrong("the kind adds this suffix");
+        }
+        if words.iter().any(|word| OTHER_UNITS.contains(word)) && !of_blocks {
+            return wrong("a unit other than bytes, seconds and ratio");
+        }
+        if self.kind == Kind::Histogram && !base(last) {
+            return wrong("a histogram without a unit");
+        }
+        (before.iter().any(base) && !rate).then(|| format!("{}: the unit is not last", self.name))
+    }
+
     /// Adds a series.
     pub fn add(&mut self, labels: Labels, value: impl Into<Value>) {
         let suffix = match self.kind {
@@ -146,7 +212,7 @@ impl Family {
     }
 
     fn unit(&self) -> Option<&'static str> {
-        ["bytes", "seconds", "blocks", "ratio"].into_iter().find(|unit| {
+        ["bytes", "seconds", "ratio"].into_iter().find(|unit| {
             self.kind != Kind::Info && self.name.strip_suffix(unit).is_some_and(|rest| rest.ends_with('_'))
         })
     }

@@ -1,14 +1,16 @@
 //! The statistics of pools and volumes as metrics for Prometheus.
 //!
-//! Every metric is called `forebay_` and the name of the field, with seconds for nanoseconds.
-//! Metrics of volumes have the labels `pool` and `volume`; metrics that only a pool has (devices,
-//! log, space) have `pool` alone. No metric has both, so a sum over all series of a metric is
-//! right. Durations are histograms, `forebay_latency_seconds` with the label `path`, since the
-//! start; those of the cache device are the pool's. Numbers that follow from others are left out:
-//! Prometheus computes rates, ratios and percentiles over the time range of the query.
+//! Every metric is called `forebay_` and the name of the field, in base units: bytes for blocks and
+//! seconds for nanoseconds, in the name too. Where `X_bytes` exists too, `X_blocks` is
+//! `X_block_bytes`. Metrics of volumes have the labels `pool` and `volume`; metrics that only a
+//! pool has (devices, log, space) have `pool` alone. No metric has both, so a sum over all series
+//! of a metric is right. Durations are histograms, `forebay_latency_seconds` with the label `path`,
+//! since the start; those of the cache device are the pool's. Numbers that follow from others are
+//! left out: Prometheus computes rates, ratios and percentiles over the time range of the query.
 
 use super::super::convert::is_of_volumes;
 use super::super::{AGE_BOUNDS, CounterKind, FIELDS, Field, MemberState, Report};
+use super::BLOCK;
 use super::exposition::{Family, Labels};
 
 /// The metrics of pools (with an empty volume name) and volumes.
@@ -54,19 +56,41 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
+/// Unit of a field. Prometheus wants base units, so that queries need no factors.
+#[derive(Clone, Copy)]
+enum Unit {
+    Own,
+    Blocks,
+    Nanoseconds,
+}
+
+/// Name of the metric of a field, its help, and the unit of the field.
+fn described(field: &Field) -> (String, String, Unit) {
+    let has = |name: &str| FIELDS.iter().any(|field| field.name == name);
+    if let Some(stem) = field.name.strip_suffix("_blocks") {
+        let bytes = format!("{stem}_bytes");
+        let name = if has(&bytes) { format!("{stem}_block_bytes") } else { bytes };
+        return (format!("forebay_{name}"), format!("{}, in bytes", field.help), Unit::Blocks);
+    }
+    let help = field.help.trim_end_matches(", in nanoseconds").to_owned();
+    match field.name.strip_suffix("_ns") {
+        Some(stem) => (format!("forebay_{stem}_seconds"), help, Unit::Nanoseconds),
+        None => (format!("forebay_{}", field.name), help, Unit::Own),
+    }
+}
+
 fn of_field(field: &Field, reports: &[&Report]) -> Family {
-    let stem = field.name.strip_suffix("_ns").map(|stem| format!("{stem}_seconds"));
-    let name = format!("forebay_{}", stem.as_deref().unwrap_or(field.name));
-    let help = field.help.trim_end_matches(", in nanoseconds");
+    let (name, help, unit) = described(field);
     let mut family = match field.kind {
         CounterKind::Gauge => Family::gauge(name, help),
         CounterKind::Counter | CounterKind::Time => Family::counter(name, help),
     };
     for report in reports {
         let value = (field.get)(&report.counters);
-        match field.kind {
-            CounterKind::Time => family.add(labels(report), seconds(value)),
-            CounterKind::Counter | CounterKind::Gauge => family.add(labels(report), value),
+        match unit {
+            Unit::Own => family.add(labels(report), value),
+            Unit::Blocks => family.add(labels(report), value.saturating_mul(BLOCK)),
+            Unit::Nanoseconds => family.add(labels(report), seconds(value)),
         }
     }
     family
@@ -103,15 +127,15 @@ fn ages(volumes: &[&Report]) -> [Family; 2] {
         "forebay_dirty_age_oldest_seconds",
         "Age of the oldest dirty block; 0 if nothing is dirty",
     );
-    let mut blocks = Family::gauge("forebay_dirty_age_blocks", "Dirty blocks by age");
+    let mut dirty = Family::gauge("forebay_dirty_age_bytes", "Dirty blocks by age, in bytes");
     for report in volumes {
         let Some(age) = &report.dirty_age else { continue };
         oldest.add(labels(report), seconds(age.oldest_ns.unwrap_or(0)));
         for ((name, _), number) in AGE_BOUNDS.iter().zip(age.blocks) {
-            blocks.add(with(labels(report), "age", name), number);
+            dirty.add(with(labels(report), "age", name), number.saturating_mul(BLOCK));
         }
     }
-    [oldest, blocks]
+    [oldest, dirty]
 }
 
 fn latency(reports: &[Report]) -> Family {
