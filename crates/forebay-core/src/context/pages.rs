@@ -1,10 +1,10 @@
 //! The scratch buffer, divided into blocks. Each kind of use has a limit, so that none can starve
 //! another.
 //!
-//! Fills may borrow: a miss that finds no page is not filled, and will be a miss again. In a load of
-//! reads nothing else needs pages. So the limit of fills is higher than their share, and they leave
-//! at least half of its limit to each use whose pages they borrow (merges and destage). They leave
-//! relocation its whole limit: fills that wait for a segment may depend on it.
+//! Fills may borrow: a miss that finds no page is not filled, and will be a miss again. In a load
+//! of reads nothing else needs pages. So the limit of fills is higher than their share, and they
+//! leave at least half of its limit to each use whose pages they borrow (merges and destage). They
+//! leave relocation its whole limit: fills that wait for a segment may depend on it.
 
 use crate::api::{SCRATCH, Span};
 use alloc::vec::Vec;
@@ -49,8 +49,7 @@ impl Pages {
     pub(crate) fn new(blocks: u32) -> Self {
         let blocks = blocks.max(32);
         let share = |percent: u32| (blocks - KEPT) * percent / 100;
-        let [merges, destage, moves, scrub] =
-            [share(25).max(4) & !1, share(38), share(15), share(2).max(1)];
+        let [merges, destage, moves, scrub] = [share(25).max(4) & !1, share(38), share(15), share(2).max(1)];
         let spared = [(merges / 2).max(2), destage.div_ceil(2), 0, moves, scrub];
         let fills = share(20).max((blocks - KEPT).saturating_sub(spared.iter().sum()));
         Self {
