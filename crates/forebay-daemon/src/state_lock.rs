@@ -2,10 +2,10 @@
 //! events belong to one daemon, and a second daemon would mistake the first one's caches for its
 //! own.
 //!
-//! `STATE_DIR/daemon.lock` holds the daemon's PID and an advisory lock. The directory is locked too,
-//! where the file system has locks for directories (NFS has none): its lock holds although somebody
-//! removes the file. The kernel releases both when the process ends, for any reason. An upgrade
-//! releases them for the successor.
+//! `STATE_DIR/daemon.lock` holds the daemon's PID and an advisory lock. The directory is locked
+//! too, where the file system has locks for directories (NFS has none): its lock holds even if an
+//! administrator removes the file. The kernel releases both when the process ends, for any reason.
+//! An upgrade releases them for the successor.
 //!
 //! If the directory takes no file, or the file system has no locks, the daemon serves nevertheless:
 //! other alarms report the directory.

@@ -7,9 +7,9 @@
 //!   acknowledgement.
 //! - An acknowledgement holds for all users, makes one event, and does not end the alarm: only the
 //!   end of the condition does.
-//! - An alarm of an earlier run of the daemon continues if its condition is seen again: it keeps the
-//!   time when it was raised and its acknowledgement, and its event has `"continues": true`. It is
-//!   not active before that. If its condition is not seen, it ends as any other alarm.
+//! - An alarm of an earlier run of the daemon continues if its condition is seen again: it keeps
+//!   the time when it was raised and its acknowledgement, and its event has `"continues": true`. It
+//!   is not active before that. If its condition is not seen, it ends as any other alarm.
 //! - Every change that readers can see makes exactly one event, in the same critical section (see
 //!   `hub`).
 
@@ -254,7 +254,7 @@ impl Alarms {
             repeats: 0,
             acknowledged: None,
         };
-        // A condition that got worse is raised anew.
+        // A condition that got worse is raised as a new one.
         let earlier = self.earlier.remove(&key).filter(|earlier| severity <= earlier.severity);
         let continues = earlier.is_some();
         if let Some(earlier) = earlier {

@@ -97,8 +97,8 @@ impl Client {
         self.json("GET", path, None, timeout)
     }
 
-    /// Makes a query of a watch, and repeats it for at most [`WATCH_AGAIN`] while the daemon runs but
-    /// does not answer, as during an upgrade that waits for a slow device.
+    /// Makes a query of a watch, and repeats it for at most [`WATCH_AGAIN`] while the daemon runs
+    /// but does not answer, as during an upgrade that waits for a slow device.
     pub(crate) fn watch<T>(&self, query: impl Fn() -> Result<T, Failure>) -> Result<T, Failure> {
         let until = Instant::now() + WATCH_AGAIN;
         loop {

@@ -214,12 +214,11 @@ impl Service {
             _ => error.into(),
         })?;
         self.check_not_of_absent(name, config, &backing)?;
-        let is_known = uuid.is_some();
         let identity = || self.attached_volumes.former_identity(name);
         let uuid = uuid.or_else(identity).map_or_else(random_uuid, Ok)?;
         let state_dir = self.catalog.state_dir();
         let looked = within(OPEN_TIMEOUT, "look", move |may_wait| {
-            let prepared = Prepared::look(may_wait, &backing.device, &state_dir, uuid, is_known);
+            let prepared = Prepared::look(may_wait, &backing.device, &state_dir, uuid);
             (backing, prepared)
         });
         let (backing, prepared) = looked.map_err(|undone| undone.or(|| no_answer(name, &config.backing)))?;

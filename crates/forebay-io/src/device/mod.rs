@@ -376,7 +376,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Io`]. After an error nothing may be assumed about earlier writes.
     pub fn flush(&self) -> Result<(), DeviceError> {
-        if let Some(flushed) = self.ask_store("flush", RemoteOp::Flush) {
+        if let Some(flushed) = self.ask_store("flush", RemoteOp::Flush { reports: false }) {
             return flushed.map(drop);
         }
         self.buffered.sync_data().map_err(|source| self.io_error("flush", 0, source))

@@ -45,7 +45,11 @@ pub enum RemoteOp {
         may_unmap: bool,
     },
     /// Makes all changes durable that were reported before its submission.
-    Flush,
+    Flush {
+        /// It is the flush of a pool, which handles failures: each failure reaches one of these.
+        /// Others, of observers of the store, leave it to them.
+        reports: bool,
+    },
 }
 
 /// Receives the end of an operation: the bytes of a read, nothing for others.
@@ -137,7 +141,7 @@ impl Device {
             RemoteOp::Read { offset, .. }
             | RemoteOp::Write { offset, .. }
             | RemoteOp::Zero { offset, .. } => offset,
-            RemoteOp::Flush => 0,
+            RemoteOp::Flush { .. } => 0,
         };
         let (sender, receiver) = mpsc::sync_channel(1);
         store.submit(op, Box::new(move |result| drop(sender.try_send(result)))); // the receiver waits for it

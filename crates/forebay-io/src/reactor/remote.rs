@@ -56,7 +56,7 @@ impl Reactor {
             }
             // A discard is advice; caches, which need more, are no remote stores.
             OpKind::Discard { .. } => return self.finish(index, Err(IoFailure::UNSUPPORTED)),
-            OpKind::Flush { .. } => RemoteOp::Flush,
+            OpKind::Flush { .. } => RemoteOp::Flush { reports: true },
             _ => RemoteOp::Read { offset, len: len as u32 },
         };
         let (key, ends) = (self.memory.slots.key(index), self.remote_ends.clone());

@@ -7,7 +7,6 @@
 //!   after [`RemoteStore::close`], which fails what is left.
 //! - Names are resolved and sockets connected on threads of their own, so that no session waits.
 
-mod process;
 mod sockets;
 
 use std::collections::HashMap;
@@ -26,11 +25,8 @@ use rustix::io::Errno as Kernel;
 
 use crate::connect::Transport;
 use crate::lane::{Action, Lane, LaneConfig, LaneError, LaneState, Operation, Trouble};
-use process::Process;
 use sockets::Sockets;
 
-/// Interval of looks whether the processes of ended sessions have ended.
-const LOOK: Duration = Duration::from_millis(50);
 /// Longest sleep, for deadlines beyond what the kernel takes.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
@@ -132,7 +128,6 @@ impl NbdStore {
             lane: Lane::new(config, true),
             done: HashMap::new(),
             next_id: 1,
-            leaving: Vec::new(),
         };
         std::thread::Builder::new().name("store-nbd".into()).spawn(move || driver.run())?;
         let store = NbdStore { shared };
@@ -199,8 +194,6 @@ struct Driver {
     sockets: Sockets,
     done: HashMap<u64, RemoteDone>,
     next_id: u64,
-    /// Processes whose sessions have ended, until they have ended themselves.
-    leaving: Vec<(u64, Process)>,
 }
 
 impl Driver {
@@ -213,7 +206,6 @@ impl Driver {
             if self.lane.deadline().is_some_and(|due| due <= now) {
                 self.lane.tick(now);
             }
-            self.look_at_processes();
             self.act();
             self.sockets.send(&mut self.lane, &self.shared);
             self.act();
@@ -263,22 +255,6 @@ impl Driver {
         ends
     }
 
-    /// L1: the process of a session's server has ended.
-    fn look_at_processes(&mut self) {
-        let now = self.shared.now();
-        let lane = &mut self.lane;
-        if lane.quarantined() == 0 {
-            self.leaving.clear(); // nothing waits for them
-        }
-        self.leaving.retain(|(session, process)| {
-            let has_ended = process.has_ended();
-            if has_ended {
-                lane.gone(now, *session);
-            }
-            !has_ended
-        });
-    }
-
     fn act(&mut self) {
         while let Some(action) = self.lane.action() {
             match action {
@@ -312,7 +288,6 @@ impl Driver {
     fn wait(&mut self) {
         let now = self.shared.now();
         let until = self.lane.deadline().map_or(SLEEP_MAX, |due| due.saturating_sub(now).min(SLEEP_MAX));
-        let until = if self.leaving.is_empty() { until } else { until.min(LOOK) };
         // Rounded up, so that the deadline has passed afterwards.
         let until = until + Duration::from_micros(100);
         let timeout = Timespec { tv_sec: until.as_secs() as i64, tv_nsec: until.subsec_nanos().into() };
@@ -329,9 +304,7 @@ impl Driver {
         };
         self.sockets.try_all();
         for session in ready {
-            if let Some(process) = self.sockets.receive(session, &mut self.lane, &self.shared) {
-                self.leaving.push((session, process));
-            }
+            self.sockets.receive(session, &mut self.lane, &self.shared);
         }
     }
 }
@@ -348,7 +321,7 @@ fn operation(op: RemoteOp) -> Operation {
         RemoteOp::Read { offset, len } => Operation::Read { offset, len },
         RemoteOp::Write { offset, data } => Operation::Write { offset, data: data.into() },
         RemoteOp::Zero { offset, len, may_unmap } => Operation::Zero { offset, len, may_unmap },
-        RemoteOp::Flush => Operation::Flush,
+        RemoteOp::Flush { reports } => Operation::Flush { reports },
     }
 }
 

@@ -10,7 +10,6 @@ use std::time::Duration;
 use forebay_export::uri::Endpoint;
 use rustix::event::{PollFd, PollFlags};
 
-use super::process::Process;
 use super::{Input, Shared, address};
 use crate::connect::Transport;
 use crate::lane::Lane;
@@ -22,8 +21,6 @@ const RECEIVES_MAX: usize = 16;
 #[derive(Debug)]
 struct Socket {
     transport: Transport,
-    /// The server's process, if it is visible.
-    process: Option<Process>,
     /// The server does not take bytes now.
     is_full: bool,
 }
@@ -57,17 +54,17 @@ impl Sockets {
 
     pub(super) fn add(&mut self, session: u64, transport: Transport) -> io::Result<()> {
         transport.set_nonblocking()?;
-        let process = match &transport {
-            Transport::Unix(stream) => Process::of(std::os::fd::AsFd::as_fd(stream)),
-            Transport::Tcp(_) => None,
-        };
-        self.by_session.insert(session, Socket { transport, process, is_full: false });
+        self.by_session.insert(session, Socket { transport, is_full: false });
         Ok(())
     }
 
-    /// Closes a socket, after an attempt to send the last bytes.
+    /// Closes a socket, after an attempt to send the last bytes. Without last bytes the session did
+    /// not end in an orderly way: the kernel drops what it has not sent, and sends nothing again.
     pub(super) fn close(&mut self, session: u64, last: &[u8]) {
         if let Some(mut socket) = self.by_session.remove(&session) {
+            if last.is_empty() {
+                abort(&socket.transport);
+            }
             let _ = socket.transport.write(last); // the server notices the end anyway
         }
     }
@@ -103,11 +100,10 @@ impl Sockets {
         self.by_session.values_mut().for_each(|socket| socket.is_full = false);
     }
 
-    /// Passes what a socket has received to the lane. Returns the server's process if the server
-    /// has closed the socket.
-    pub(super) fn receive(&mut self, session: u64, lane: &mut Lane, shared: &Shared) -> Option<Process> {
+    /// Passes what a socket has received to the lane.
+    pub(super) fn receive(&mut self, session: u64, lane: &mut Lane, shared: &Shared) {
         for _ in 0..RECEIVES_MAX {
-            let socket = self.by_session.get_mut(&session)?;
+            let Some(socket) = self.by_session.get_mut(&session) else { return };
             let why = match socket.transport.read(&mut self.received) {
                 Ok(0) => "the server closed the connection".to_owned(),
                 Ok(count) => {
@@ -115,14 +111,21 @@ impl Sockets {
                     continue;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => format!("the connection failed: {error}"),
             };
-            let process = self.by_session.remove(&session)?.process;
+            self.close(session, &[]);
             lane.ended(shared.now(), session, &why);
-            return process;
+            return;
         }
-        None
+    }
+}
+
+/// Makes the close of a TCP socket drop its bytes: after a partition the kernel would send them
+/// again for minutes, when the quarantine has ended.
+fn abort(transport: &Transport) {
+    if let Transport::Tcp(stream) = transport {
+        let _ = rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO));
     }
 }
 

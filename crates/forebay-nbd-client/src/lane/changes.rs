@@ -73,11 +73,19 @@ impl Change {
     }
 }
 
+/// A flush of the lane's owner.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Flush {
+    pub(super) id: u64,
+    /// See [`Operation::Flush`](super::Operation::Flush).
+    reports: bool,
+}
+
 /// A FLUSH in flight: the operations that it answers.
 #[derive(Debug)]
 pub(super) struct Round {
     /// Sequence and id of each.
-    flushes: Vec<(u64, u64)>,
+    flushes: Vec<(u64, Flush)>,
 }
 
 impl Lane {
@@ -107,12 +115,12 @@ impl Lane {
         }
     }
 
-    pub(super) fn submit_flush(&mut self, id: u64) {
+    pub(super) fn submit_flush(&mut self, id: u64, reports: bool) {
         let seq = self.next_seq();
         if let Some(op) = self.ops.get_mut(&id) {
             op.parts = 1;
         }
-        self.flushes.insert(seq, id);
+        self.flushes.insert(seq, Flush { id, reports });
     }
 
     /// Locks the whole store for changes until the end of the quarantine.
@@ -270,8 +278,8 @@ impl Lane {
         }
         let is_ready =
             |seq: u64| unanswered.is_none_or(|first| first > seq) || planted(PlantedBug::FlushBeforeReplies);
-        let ready: Vec<(u64, u64)> =
-            self.flushes.iter().map(|(seq, id)| (*seq, *id)).filter(|(seq, _)| is_ready(*seq)).collect();
+        let waiting = self.flushes.iter().map(|(seq, flush)| (*seq, *flush));
+        let ready: Vec<(u64, Flush)> = waiting.filter(|(seq, _)| is_ready(*seq)).collect();
         let is_full = self.kept_bytes >= self.config.kept_bytes_max / 2;
         let all_repeated = repeated && !repeating;
         if ready.is_empty() && !is_full && !all_repeated {
@@ -305,17 +313,17 @@ impl Lane {
                 self.part_ended(op, result);
             }
         }
-        if round.flushes.is_empty() {
-            if let (Err(error), true) = (result, acknowledged) {
-                self.unreported.get_or_insert(error);
-            }
-            return;
+        if let (Err(error), true) = (result, acknowledged) {
+            self.unreported.get_or_insert(error);
         }
-        if let Some(error) = self.unreported.take() {
+        if let Some(error) = self.unreported {
             result = Err(error);
         }
-        for (_, id) in round.flushes {
-            self.part_ended(id, result);
+        if round.flushes.iter().any(|(_, flush)| flush.reports) {
+            self.unreported = None; // L6
+        }
+        for (_, flush) in round.flushes {
+            self.part_ended(flush.id, result);
         }
     }
 
@@ -401,4 +409,51 @@ fn memory_of(change: &Change) -> u64 {
 /// Cuts a length into pieces.
 pub(super) fn pieces(len: u64, piece: u64) -> impl Iterator<Item = Range<u64>> {
     (0..len).step_by(piece.max(1) as usize).map(move |start| start..len.min(start + piece))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::{Action, LaneConfig};
+
+    /// A round of flushes in flight, each with its id and whether it reports.
+    fn round(lane: &mut Lane, flushes: &[(u64, bool)]) {
+        let flushes = flushes.iter().map(|(id, reports)| {
+            lane.ops.insert(*id, crate::lane::Op { parts: 1, offset: 0, data: vec![], error: None });
+            (*id, Flush { id: *id, reports: *reports })
+        });
+        let flushes = flushes.collect();
+        lane.round = Some(Round { flushes });
+    }
+
+    fn ended(lane: &mut Lane) -> Vec<(u64, bool)> {
+        let actions = std::iter::from_fn(|| lane.action());
+        let ends = actions.filter_map(|action| match action {
+            Action::Complete { id, result } => Some((id, result.is_ok())),
+            _ => None,
+        });
+        ends.collect()
+    }
+
+    #[test]
+    fn failure_reaches_a_flush_that_reports() {
+        let mut lane = Lane::new(LaneConfig::default(), false);
+        let body = Body::Zero { may_unmap: false };
+        let (op, state) = (None, State::Covered);
+        let covered = Change { op, offset: 0, len: 4096, body, state, is_repeated: false };
+        lane.kept_bytes = memory_of(&covered);
+        lane.changes.insert(1, covered);
+        round(&mut lane, &[(1, false)]);
+        lane.flush_answered(Err(Errno::Io));
+        assert_eq!(ended(&mut lane), [(1, false)], "an observer's flush fails");
+        round(&mut lane, &[(2, false)]);
+        lane.flush_answered(Ok(()));
+        assert_eq!(ended(&mut lane), [(2, false)], "an observer does not take the failure");
+        round(&mut lane, &[(3, false), (4, true)]);
+        lane.flush_answered(Ok(()));
+        assert_eq!(ended(&mut lane), [(3, false), (4, false)], "the pool gets it");
+        round(&mut lane, &[(5, true)]);
+        lane.flush_answered(Ok(()));
+        assert_eq!(ended(&mut lane), [(5, true)], "once");
+    }
 }

@@ -5,8 +5,8 @@
 //! - Operations wait while the server is away, and the lane connects again.
 //! - A generic server cannot prove that a request whose connection broke will not take effect
 //!   later. So such a change stays incomplete, and its range is locked, until the server process is
-//!   known to have ended ([`Lane::gone`]), or the server has answered on a later session for the
-//!   whole [quarantine](LaneConfig::quarantine).
+//!   proved to have ended the session ([`Lane::gone`]), or the server has answered on a later
+//!   session for the whole [quarantine](LaneConfig::quarantine).
 //!
 //! Invariants
 //! - L1: A change is sent only after every older change of its bytes has been answered. One that
@@ -20,6 +20,8 @@
 //! - L4: A session whose export differs from that of the first session gets no request.
 //! - L5: Other sessions serve only reads of bytes that no kept change concerns, and only if the
 //!   server has CAN_MULTI_CONN and structured replies. They are younger than that of slot 0.
+//! - L6: The failure of a FLUSH that covered completed changes reaches a flush that reports, this
+//!   one or the next one.
 //! - Everything is bounded: requests and bytes in flight of a session, bytes of kept changes.
 
 mod changes;
@@ -35,7 +37,7 @@ use std::time::Duration;
 use forebay_export::nbd::codec::Errno;
 
 use crate::session::ServerInfo;
-use changes::{Change, Round};
+use changes::{Change, Flush, Round};
 pub use config::{Difference, LaneConfig, LaneState, Trouble};
 use connections::Connection;
 use index::RangeIndex;
@@ -68,7 +70,11 @@ pub enum Operation {
         may_unmap: bool,
     },
     /// Makes all changes durable that completed before its submission.
-    Flush,
+    Flush {
+        /// Its failure reaches the owner of the changes: a failure is reported to such a flush
+        /// once. Other flushes, of observers, fail too, and leave it to the next one that reports.
+        reports: bool,
+    },
 }
 
 /// Why an operation failed.
@@ -140,8 +146,8 @@ pub struct Lane {
     index: RangeIndex,
     kept_bytes: u64,
     reads: BTreeMap<u64, Read>,
-    /// Ids of flushes that wait, by sequence.
-    flushes: BTreeMap<u64, u64>,
+    /// Flushes that wait, by sequence.
+    flushes: BTreeMap<u64, Flush>,
     /// The FLUSH in flight.
     round: Option<Round>,
     /// A failure to report with the next flush.
@@ -216,7 +222,7 @@ impl Lane {
             Operation::Read { offset, len } => (*offset, u64::from(*len)),
             Operation::Write { offset, data } => (*offset, data.len() as u64),
             Operation::Zero { offset, len, .. } => (*offset, *len),
-            Operation::Flush => (0, 0),
+            Operation::Flush { .. } => (0, 0),
         };
         let refusal = match &self.state {
             LaneState::Closed => Some(LaneError::Closed),
@@ -236,7 +242,7 @@ impl Lane {
             Operation::Read { .. } => self.submit_read(id, offset, len),
             Operation::Write { data, .. } => self.submit_write(id, offset, &data),
             Operation::Zero { may_unmap, .. } => self.submit_zero(id, offset, len, may_unmap),
-            Operation::Flush => self.submit_flush(id),
+            Operation::Flush { reports } => self.submit_flush(id, reports),
         }
         if self.ops.get(&id).is_some_and(|op| op.parts == 0) {
             self.part_ended(id, Ok(())); // an empty range
@@ -304,8 +310,8 @@ impl Lane {
     fn fail_all(&mut self, error: LaneError) {
         self.fail_reads(error);
         self.fail_changes(error);
-        for id in std::mem::take(&mut self.flushes).into_values() {
-            self.part_ended(id, Err(error));
+        for flush in std::mem::take(&mut self.flushes).into_values() {
+            self.part_ended(flush.id, Err(error));
         }
     }
 

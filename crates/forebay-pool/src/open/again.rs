@@ -57,7 +57,7 @@ pub(crate) fn open_again(may_wait: &MayWait, known: &Known) -> Result<Reopened, 
         let (now, end) = (backing.size_bytes, known.end_bytes);
         return Err(format!("it has {now} bytes, but {end} are in use"));
     }
-    let prepared = Prepared::look(may_wait, &backing.device, &known.state_dir, known.uuid, true)
+    let prepared = Prepared::look(may_wait, &backing.device, &known.state_dir, known.uuid)
         .map_err(|error| error.to_string())?;
     match prepared.suspicion {
         Suspicion::Changed => Err(format!(

@@ -48,17 +48,11 @@ pub struct Prepared {
 
 impl Prepared {
     /// Looks at the store of the volume with this identity, and at the earlier evidence. Can hang
-    /// as long as the store does. `is_known`: the cache has an entry of the volume.
+    /// as long as the store does.
     ///
     /// # Errors
     /// The store cannot be read, or there is no memory.
-    pub fn look(
-        _: &MayWait,
-        device: &Device,
-        state_dir: &Path,
-        uuid: [u8; 16],
-        is_known: bool,
-    ) -> Result<Self, RunError> {
+    pub fn look(_: &MayWait, device: &Device, state_dir: &Path, uuid: [u8; 16]) -> Result<Self, RunError> {
         let failed = |error: &dyn std::fmt::Display| {
             RunError::failed(MessageId::BackingUnreadable, error.to_string(), "")
         };
@@ -75,9 +69,8 @@ impl Prepared {
         let record = Record::read(&record_path);
         let (suspicion, why) = judge(&facts, known.as_ref(), record.as_ref(), &clock);
         // The last process has had the answers to all its changes. Without its memory that is
-        // unknown, unless there was no such process, also on no other host.
-        let is_first = !is_known && record.is_none();
-        let is_settled = known.as_ref().map_or(is_first, |known| known.began == known.ended);
+        // unknown: the store may have been a volume of another cache, here or on another host.
+        let is_settled = known.as_ref().is_some_and(|known| known.began == known.ended);
         let remote = device.remote_store();
         if let (Some(store), true) = (remote, is_settled) {
             store.trust_earlier();

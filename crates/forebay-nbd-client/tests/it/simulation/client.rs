@@ -88,7 +88,7 @@ impl Client {
 
     pub(super) fn flush(&mut self, lane: &mut Lane, now: Duration) {
         let covered = self.completed.clone();
-        self.begin(lane, now, Kind::Flush(covered), Operation::Flush);
+        self.begin(lane, now, Kind::Flush(covered), Operation::Flush { reports: true });
     }
 
     fn begin(&mut self, lane: &mut Lane, now: Duration, kind: Kind, operation: Operation) {
