@@ -17,6 +17,8 @@ use crate::lane::Lane;
 /// Most bytes of one receive, and receives of a session before others have their turn.
 const RECEIVE_BYTES: usize = 256 << 10;
 const RECEIVES_MAX: usize = 16;
+/// Most threads that connect at a time: twice the sessions of a lane.
+const CONNECTING_MAX: usize = 8;
 
 #[derive(Debug)]
 struct Socket {
@@ -31,22 +33,40 @@ pub(super) struct Sockets {
     endpoint: Endpoint,
     timeout: Duration,
     by_session: BTreeMap<u64, Socket>,
+    /// Counts the threads that connect: each holds a copy.
+    connecting: Arc<()>,
     received: Vec<u8>,
 }
 
 impl Sockets {
     pub(super) fn new(endpoint: Endpoint, timeout: Duration) -> Sockets {
-        Sockets { endpoint, timeout, by_session: BTreeMap::new(), received: vec![0; RECEIVE_BYTES] }
+        Sockets {
+            endpoint,
+            timeout,
+            by_session: BTreeMap::new(),
+            connecting: Arc::default(),
+            received: vec![0; RECEIVE_BYTES],
+        }
     }
 
     pub(super) fn address(&self) -> String {
         address(&self.endpoint).display().to_string()
     }
 
-    /// Connects on a thread of its own, which reports the result.
+    /// Connects on a thread of its own, which reports the result. A connect to a paused server's unix
+    /// socket hangs without a limit, so the number of these threads has one.
     pub(super) fn connect(&self, session: u64, shared: &Arc<Shared>) {
+        if Arc::strong_count(&self.connecting) > CONNECTING_MAX {
+            let error = io::Error::new(io::ErrorKind::TimedOut, "earlier attempts have not ended");
+            return shared.push(Input::Connected(session, Err(error)));
+        }
         let (endpoint, timeout, reports) = (self.endpoint.clone(), self.timeout, Arc::clone(shared));
-        let work = move || reports.push(Input::Connected(session, open(&endpoint, timeout)));
+        let counted = Arc::clone(&self.connecting);
+        let work = move || {
+            let opened = open(&endpoint, timeout);
+            drop(counted);
+            reports.push(Input::Connected(session, opened));
+        };
         if let Err(error) = std::thread::Builder::new().name("connect-nbd".into()).spawn(work) {
             shared.push(Input::Connected(session, Err(error)));
         }

@@ -111,7 +111,7 @@ impl fmt::Display for Trouble {
                 write!(f, "the export has {is} bytes, but had {was}")
             }
             Trouble::Changed(Difference::Flags(was, is)) => {
-                write!(f, "the export has other capabilities than before (flags {is:#x}, before {was:#x})")
+                write!(f, "the export has lost capabilities (flags {is:#x}, before {was:#x})")
             }
             Trouble::Changed(Difference::Unit(was, is)) => {
                 write!(f, "the export's smallest unit is {is} bytes, but was {was}")
@@ -163,13 +163,32 @@ pub(super) fn unfit(info: &ServerInfo) -> Option<Trouble> {
     (info.size_bytes < 512).then_some(Trouble::Empty)
 }
 
-/// Returns how an export differs from that of the first session.
+/// Capabilities that the lane uses.
+const USED: u16 = flag::SEND_FLUSH | flag::SEND_WRITE_ZEROES | flag::CAN_MULTI_CONN;
+
+/// Returns how an export differs from that of the first session. Further capabilities, as of a newer
+/// server, are no difference.
 pub(super) fn difference(was: &ServerInfo, is: &ServerInfo) -> Option<Difference> {
     if was.size_bytes != is.size_bytes {
         return Some(Difference::Size(was.size_bytes, is.size_bytes));
     }
-    if was.flags != is.flags {
+    if was.flags & !is.flags & USED != 0 {
         return Some(Difference::Flags(was.flags, is.flags));
     }
     (was.unit_bytes() != is.unit_bytes()).then(|| Difference::Unit(was.unit_bytes(), is.unit_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_lost_capabilities_are_a_difference() {
+        let old = ServerInfo { flags: USED, ..ServerInfo::default() };
+        let newer = ServerInfo { flags: USED | flag::SEND_CACHE, ..ServerInfo::default() };
+        assert_eq!(difference(&old, &newer), None);
+        assert_eq!(difference(&newer, &old), None, "the lane does not use it");
+        let less = ServerInfo { flags: USED & !flag::SEND_WRITE_ZEROES, ..ServerInfo::default() };
+        assert_eq!(difference(&old, &less), Some(Difference::Flags(old.flags, less.flags)));
+    }
 }

@@ -2,7 +2,7 @@
 
 use forebay_export::nbd::codec::{self, Fields, OptionReplyHeader, handshake_flag, info, opt, rep};
 
-use super::{ServerInfo, Session, SessionError, SessionEvent, Stage};
+use super::{ServerInfo, Session, SessionError, SessionEvent, Stage, server_text};
 
 /// Longest data accepted in one option reply: two strings, and some.
 const REPLY_BYTES_MAX: u32 = 16 << 10;
@@ -122,8 +122,7 @@ impl Session {
         }
         let is_refused = head.kind & rep::ERROR_BIT != 0;
         if is_refused && self.goal.asked == self.goal.last {
-            let message = String::from_utf8_lossy(data).into_owned();
-            return Err(SessionError::Refused { kind: head.kind, message });
+            return Err(SessionError::Refused { kind: head.kind, message: server_text(data) });
         }
         if is_refused || head.kind == rep::ACK {
             return self.option_ended(!is_refused);

@@ -33,13 +33,24 @@ pub enum SessionError {
     #[error("the server broke the NBD protocol: {0}")]
     Protocol(&'static str),
     /// The server refused an option, such as an unknown export.
-    #[error("the server refused the handshake ({}): {message}", refusal_name(*kind))]
+    #[error("the server refused the handshake ({}){}{message}", refusal_name(*kind),
+        if .message.is_empty() { "" } else { ": " })]
     Refused {
         /// One of [`rep`].
         kind: u32,
         /// The server's message.
         message: String,
     },
+}
+
+/// Most letters of a server's message.
+const MESSAGE_LETTERS_MAX: usize = 200;
+
+/// Returns a server's message as part of one line: without control characters, and cut.
+fn server_text(message: &[u8]) -> String {
+    let text = String::from_utf8_lossy(message);
+    let letters = text.trim().chars().take(MESSAGE_LETTERS_MAX);
+    letters.map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
 
 fn refusal_name(kind: u32) -> &'static str {

@@ -4,7 +4,10 @@ use std::ops::Range;
 
 use forebay_export::nbd::codec::{self, ChunkHeader, Errno, Fields, ReplyHead, SimpleReply, chunk, cmd};
 
-use super::{ContextStatus, Pending, RequestError, Session, SessionError, SessionEvent, Stage, StatusExtent};
+use super::{
+    ContextStatus, Pending, RequestError, Session, SessionError, SessionEvent, Stage, StatusExtent,
+    server_text,
+};
 
 /// Longest error chunk: 6 bytes, a message, an offset; and room for additions of later versions.
 const ERROR_BYTES_MAX: usize = 6 + (u16::MAX as usize) + 8;
@@ -168,7 +171,7 @@ fn failure(kind: u16, payload: &[u8]) -> Option<RequestError> {
     let mut fields = Fields(payload);
     let errno = Errno::from_code(fields.u32()?);
     let message_length = usize::from(fields.u16()?);
-    let message = String::from_utf8_lossy(fields.bytes(message_length)?).into_owned();
+    let message = server_text(fields.bytes(message_length)?);
     let offset_bytes = if kind == chunk::ERROR_OFFSET { Some(fields.u64()?) } else { None };
     Some(RequestError { errno, message, offset_bytes })
 }
