@@ -89,7 +89,8 @@ pub(super) fn user_below(metadata: &Metadata) -> Option<User> {
     if partition.is_some() {
         node.pop();
     }
-    let name = node.file_name()?.to_str()?;
+    // Device mapper passes the request on to a loop device below it.
+    let name = node.file_name()?.to_str().filter(|name| name.starts_with("loop"))?;
     let mut below = Below::of(name)?;
     if let Some((start, length)) = partition {
         below.start = below.start.saturating_add(start);
