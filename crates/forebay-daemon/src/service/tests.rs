@@ -441,11 +441,13 @@ fn foreign_device_is_refused_on_arrival() {
     assert!(service.awaits_devices());
     std::fs::write(at("a.new"), vec![7; 16 << 20]).unwrap();
     std::fs::rename(at("a.new"), at("a.cache")).unwrap();
-    until(&service, |service| !service.awaits_devices());
+    until(&service, |service| service.hub.alarms()[0].message.contains("another file or device"));
     let alarms = service.hub.alarms();
     assert!(alarms.len() == 1 && alarms[0].message.contains("a.cache"), "{alarms:?}");
     assert!(std::fs::read(at("a.cache")).unwrap().iter().all(|byte| *byte == 7), "it was written to");
     assert_eq!(served(&service), ["b"]);
+    std::fs::rename(at("a.gone"), at("a.cache")).unwrap();
+    until(&service, |service| service.hub.alarms().is_empty());
     assert!(service.stop().is_empty());
 }
 
