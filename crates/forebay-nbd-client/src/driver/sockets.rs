@@ -53,8 +53,8 @@ impl Sockets {
         address(&self.endpoint).display().to_string()
     }
 
-    /// Connects on a thread of its own, which reports the result. A connect to a paused server's unix
-    /// socket hangs without a limit, so the number of these threads has one.
+    /// Connects on a thread of its own, which reports the result. A connect to a paused server's
+    /// unix socket hangs without a limit, so the number of these threads has one.
     pub(super) fn connect(&self, session: u64, shared: &Arc<Shared>) {
         if Arc::strong_count(&self.connecting) > CONNECTING_MAX {
             let error = io::Error::new(io::ErrorKind::TimedOut, "earlier attempts have not ended");

@@ -166,8 +166,8 @@ pub(super) fn unfit(info: &ServerInfo) -> Option<Trouble> {
 /// Capabilities that the lane uses.
 const USED: u16 = flag::SEND_FLUSH | flag::SEND_WRITE_ZEROES | flag::CAN_MULTI_CONN;
 
-/// Returns how an export differs from that of the first session. Further capabilities, as of a newer
-/// server, are no difference.
+/// Returns how an export differs from that of the first session. Further capabilities, as of a
+/// newer server, are no difference.
 pub(super) fn difference(was: &ServerInfo, is: &ServerInfo) -> Option<Difference> {
     if was.size_bytes != is.size_bytes {
         return Some(Difference::Size(was.size_bytes, is.size_bytes));
