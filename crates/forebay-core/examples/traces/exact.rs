@@ -54,11 +54,6 @@ pub(crate) fn misses_pct(policy: Policy, blocks: usize, trace: &[Access]) -> f64
         Policy::Sieve => Box::new(Sieve { blocks, ..Sieve::default() }),
         Policy::Belady => Box::new(Belady::new(blocks, trace)),
     };
-    misses_of(&mut *cache, trace)
-}
-
-/// Reads that miss in this cache, in percent of all reads.
-pub(crate) fn misses_of(cache: &mut dyn Cache, trace: &[Access]) -> f64 {
     let (mut reads, mut misses) = (0_u64, 0_u64);
     for access in trace {
         let hit = cache.access(access.block);
@@ -68,7 +63,7 @@ pub(crate) fn misses_of(cache: &mut dyn Cache, trace: &[Access]) -> f64 {
     misses as f64 * 100.0 / reads.max(1) as f64
 }
 
-pub(crate) trait Cache {
+trait Cache {
     /// Uses a block; true if it was there.
     fn access(&mut self, block: u64) -> bool;
 }

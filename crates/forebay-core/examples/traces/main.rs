@@ -9,16 +9,11 @@
 //! the cache for each that was filled or written, and which share of the missed blocks found no
 //! room; its misses are null on a device that is too small.
 //!
-//! `traces --causes SHARES FILE...` says where misses of the default policy come from, see
-//! `causes`.
-//!
 //! `traces --curve SHARES FILE...` compares the miss-ratio curve of a cache with engines of the
 //! sizes that it speaks of.
 
-mod causes;
 mod curve;
 mod exact;
-mod ranking;
 #[path = "../../tests/it/rig/mod.rs"]
 mod rig;
 mod trace;
@@ -34,14 +29,14 @@ const POLICIES: [(&str, ReclaimPolicy); 3] =
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1).peekable();
-    let option = arguments.next_if(|argument| argument == "--curve" || argument == "--causes");
+    let curve = arguments.next_if(|argument| argument == "--curve").is_some();
     let shares: Option<Vec<u64>> = arguments
         .next()
         .and_then(|list| list.split(',').map(|share| share.parse().ok().filter(|pct| *pct > 0)).collect());
     let files: Vec<String> = arguments.collect();
     let Some(shares) = shares.filter(|_| !files.is_empty()) else {
         eprintln!(
-            "traces: usage: traces [--curve | --causes] SHARES FILE..., with shares of the footprint in percent: 10,40"
+            "traces: usage: traces [--curve] SHARES FILE..., with shares of the footprint in percent: 10,40"
         );
         return ExitCode::from(2);
     };
@@ -53,12 +48,11 @@ fn main() -> ExitCode {
                 return ExitCode::FAILURE;
             }
         };
-        for share in &shares {
-            match option.as_deref() {
-                Some("--curve") => curve::print(number, *share, &trace),
-                Some(_) => causes::print(number, *share, &trace),
-                None => println!("{{\"trace\": {number}, \"share_pct\": {share}, {}}}", row(*share, &trace)),
-            }
+        for share in shares.iter().filter(|_| curve) {
+            curve::print(number, *share, &trace);
+        }
+        for share in shares.iter().filter(|_| !curve) {
+            println!("{{\"trace\": {number}, \"share_pct\": {share}, {}}}", row(*share, &trace));
         }
     }
     ExitCode::SUCCESS

@@ -11,8 +11,6 @@ use alloc::boxed::Box;
 use alloc::vec;
 
 const BUCKET: usize = 8;
-/// Ages that the table distinguishes: the places of a bucket.
-pub(crate) const AGES: u64 = BUCKET as u64;
 
 /// The table.
 #[derive(Debug)]
@@ -66,25 +64,18 @@ impl Recent {
 
     /// Forgets a key; returns true if it was remembered.
     pub(crate) fn take(&mut self, key: Key) -> bool {
-        self.take_aged(key).is_some()
-    }
-
-    /// Forgets a key; returns approximately how many keys were noted after it, in units of the
-    /// table's [`AGES`]th part, or `None` if it was not remembered.
-    pub(crate) fn take_aged(&mut self, key: Key) -> Option<u64> {
         let (bucket, print) = self.place(key);
         let bucket = &mut self.buckets[bucket];
-        let at = bucket.iter().position(|other| *other == print)?;
+        let Some(at) = bucket.iter().position(|other| *other == print) else { return false };
         bucket.copy_within(at + 1.., at);
         bucket[BUCKET - 1] = 0;
-        Some(at as u64)
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
     use forebay_format::VolumeId;
 
     fn key(block: u64) -> Key {
@@ -110,20 +101,6 @@ mod tests {
         let (old, middle, new) =
             (known(&mut recent, 0), known(&mut recent, 16_000), known(&mut recent, 23_000));
         assert!(old < 20 && (300..800).contains(&middle) && new > 990, "{old} {middle} {new}");
-    }
-
-    #[test]
-    fn age_of_a_key_is_its_place() {
-        let mut recent = Recent::new(8000);
-        (0..8000).for_each(|block| recent.note(key(block)));
-        let mut mean = |from: u64| {
-            let ages: Vec<u64> =
-                (from..from + 1000).filter_map(|block| recent.take_aged(key(block))).collect();
-            ages.iter().sum::<u64>() as f64 / ages.len() as f64
-        };
-        let (new, middle, old) = (mean(7000), mean(3500), mean(0));
-        assert!(new < 1.0 && (2.0..3.5).contains(&middle) && old > 3.5, "{new} {middle} {old}");
-        assert_eq!(recent.take_aged(key(1_000_000)), None);
     }
 
     #[test]

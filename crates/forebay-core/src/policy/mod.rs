@@ -78,10 +78,6 @@ impl ReclaimPolicy {
         with_policy!(self, P => P::evicted(ghosts, key, queue, capacity));
     }
 
-    pub(crate) fn kept(self, ghosts: &mut Ghosts, capacity: u64) {
-        with_policy!(self, P => P::kept(ghosts, capacity));
-    }
-
     #[inline]
     pub(crate) fn returns(self, ghosts: &mut Ghosts, key: Key, capacity: u64) -> bool {
         with_policy!(self, P => P::returns(ghosts, key, capacity))

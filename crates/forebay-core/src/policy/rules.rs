@@ -62,9 +62,6 @@ pub(super) trait Policy {
     /// A block of this queue is evicted from a cache of `capacity` blocks.
     fn evicted(_ghosts: &mut Ghosts, _key: Key, _queue: usize, _capacity: u64) {}
 
-    /// Reclaim keeps a block of a cache of `capacity` blocks.
-    fn kept(_ghosts: &mut Ghosts, _capacity: u64) {}
-
     /// A block enters a cache of `capacity` blocks. True if it was evicted recently and has proved
     /// its use.
     fn returns(_ghosts: &mut Ghosts, _key: Key, _capacity: u64) -> bool {

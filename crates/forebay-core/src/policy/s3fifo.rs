@@ -37,10 +37,6 @@ impl Policy for S3Fifo {
         ghosts.note(key, queue == PROBATION, capacity);
     }
 
-    fn kept(ghosts: &mut Ghosts, capacity: u64) {
-        ghosts.note_kept(capacity);
-    }
-
     fn returns(ghosts: &mut Ghosts, key: Key, capacity: u64) -> bool {
         ghosts.returns(key, capacity)
     }

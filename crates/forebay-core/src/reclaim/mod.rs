@@ -121,11 +121,7 @@ impl Context {
         kept.all += 1;
         if kept.choice.compacts {
             self.stats.survivor_compacted_blocks += 1;
-            return;
-        }
-        let (policy, capacity) = (self.config.pool.reclaim_policy, self.space());
-        policy.kept(&mut self.ghosts, capacity);
-        if self.map.is_pinned(slot) {
+        } else if self.map.is_pinned(slot) {
             self.stats.survivor_pinned_blocks += 1;
         } else if self.map.is_hit(slot) {
             kept.hits += 1;

@@ -419,9 +419,6 @@ impl Miniature {
         let dirty = known & DIRTY != 0 && !self.has_too_much_dirty(rules);
         if may_move && (dirty || survives) {
             self.group.1 += u32::from(!dirty);
-            if !dirty {
-                rules.policy.kept(&mut self.ghosts, self.slots.into());
-            }
             self.append(print, known & !HIT & !IN_MAIN | rules.queue_flag(true));
             return true;
         }
