@@ -57,7 +57,9 @@ impl Reactor {
             // A discard is advice; caches, which need more, are no remote stores.
             OpKind::Discard { .. } => return self.finish(index, Err(IoFailure::UNSUPPORTED)),
             OpKind::Flush { .. } => RemoteOp::Flush { reports: true },
-            _ => RemoteOp::Read { offset, len: len as u32 },
+            OpKind::Read { .. } => RemoteOp::Read { offset, len: len as u32 },
+            // Operations on sockets and FUSE have no device.
+            _ => return self.finish(index, Err(IoFailure::INVALID)),
         };
         let (key, ends) = (self.memory.slots.key(index), self.remote_ends.clone());
         self.stats.steps += 1;

@@ -24,7 +24,7 @@ use rustix::fs::Timespec;
 use rustix::io::Errno as Kernel;
 
 use crate::connect::Transport;
-use crate::lane::{Action, Lane, LaneConfig, LaneError, LaneState, Operation, Trouble};
+use crate::lane::{Action, Lane, LaneConfig, LaneError, LaneState, Trouble};
 use sockets::Sockets;
 
 /// Longest sleep, for deadlines beyond what the kernel takes.
@@ -234,7 +234,7 @@ impl Driver {
                     let id = self.next_id;
                     self.next_id += 1;
                     self.done.insert(id, done);
-                    self.lane.submit(now, id, operation(op));
+                    self.lane.submit(now, id, op);
                 }
                 // Too late: the lane has given the attempt up.
                 Input::Connected(session, Ok(_)) if !self.lane.has_session(session) => {}
@@ -313,15 +313,6 @@ impl Driver {
 fn refuse(input: Input) {
     if let Input::Submit(_, done) = input {
         done(Err(failure(LaneError::Closed)));
-    }
-}
-
-fn operation(op: RemoteOp) -> Operation {
-    match op {
-        RemoteOp::Read { offset, len } => Operation::Read { offset, len },
-        RemoteOp::Write { offset, data } => Operation::Write { offset, data: data.into() },
-        RemoteOp::Zero { offset, len, may_unmap } => Operation::Zero { offset, len, may_unmap },
-        RemoteOp::Flush { reports } => Operation::Flush { reports },
     }
 }
 

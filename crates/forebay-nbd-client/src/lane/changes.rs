@@ -18,7 +18,7 @@ const ZERO_BYTES_MAX: u64 = 32 << 20;
 /// What a change writes.
 #[derive(Debug, Clone)]
 enum Body {
-    Data(Arc<[u8]>, Range<usize>),
+    Data(Arc<Vec<u8>>, Range<usize>),
     Zero {
         may_unmap: bool,
     },
@@ -77,7 +77,7 @@ impl Change {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Flush {
     pub(super) id: u64,
-    /// See [`Operation::Flush`](super::Operation::Flush).
+    /// See [`RemoteOp::Flush`](forebay_io::RemoteOp::Flush).
     reports: bool,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Round {
 }
 
 impl Lane {
-    pub(super) fn submit_write(&mut self, id: u64, offset: u64, data: &Arc<[u8]>) {
+    pub(super) fn submit_write(&mut self, id: u64, offset: u64, data: &Arc<Vec<u8>>) {
         let piece = self.piece_bytes(WRITE_BYTES_MAX);
         for part in pieces(data.len() as u64, piece) {
             let range = part.start as usize..part.end as usize;
@@ -108,7 +108,7 @@ impl Lane {
             return;
         }
         let piece = self.piece_bytes(WRITE_BYTES_MAX).min(len);
-        let zeroes: Arc<[u8]> = vec![0; piece as usize].into();
+        let zeroes = Arc::new(vec![0; piece as usize]);
         for part in pieces(len, piece) {
             let body = Body::Data(Arc::clone(&zeroes), 0..(part.end - part.start) as usize);
             self.add_change(id, offset + part.start, part.end - part.start, body);

@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_export::nbd::codec::Errno;
+use forebay_io::RemoteOp;
 
 use crate::session::ServerInfo;
 use changes::{Change, Flush, Round};
@@ -42,40 +43,6 @@ pub use config::{Difference, LaneConfig, LaneState, Trouble};
 use connections::Connection;
 use index::RangeIndex;
 use reads::Read;
-
-/// An operation on the store.
-#[derive(Debug, Clone)]
-pub enum Operation {
-    /// Reads a range.
-    Read {
-        /// First byte.
-        offset: u64,
-        /// Length in bytes.
-        len: u32,
-    },
-    /// Writes bytes.
-    Write {
-        /// First byte.
-        offset: u64,
-        /// The bytes.
-        data: Arc<[u8]>,
-    },
-    /// Makes a range read as zeroes.
-    Zero {
-        /// First byte.
-        offset: u64,
-        /// Length in bytes.
-        len: u64,
-        /// The server may free the space.
-        may_unmap: bool,
-    },
-    /// Makes all changes durable that completed before its submission.
-    Flush {
-        /// Its failure reaches the owner of the changes: a failure is reported to such a flush
-        /// once. Other flushes, of observers, fail too, and leave it to the next one that reports.
-        reports: bool,
-    },
-}
 
 /// Why an operation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,13 +183,13 @@ impl Lane {
     }
 
     /// Submits an operation. Its id must differ from those of all operations in flight.
-    pub fn submit(&mut self, now: Duration, id: u64, operation: Operation) {
+    pub fn submit(&mut self, now: Duration, id: u64, operation: RemoteOp) {
         self.now = now;
         let (offset, len) = match &operation {
-            Operation::Read { offset, len } => (*offset, u64::from(*len)),
-            Operation::Write { offset, data } => (*offset, data.len() as u64),
-            Operation::Zero { offset, len, .. } => (*offset, *len),
-            Operation::Flush { .. } => (0, 0),
+            RemoteOp::Read { offset, len } => (*offset, u64::from(*len)),
+            RemoteOp::Write { offset, data } => (*offset, data.len() as u64),
+            RemoteOp::Zero { offset, len, .. } => (*offset, *len),
+            RemoteOp::Flush { .. } => (0, 0),
         };
         let refusal = match &self.state {
             LaneState::Closed => Some(LaneError::Closed),
@@ -236,13 +203,13 @@ impl Lane {
         if let Some(error) = refusal {
             return self.actions.push_back(Action::Complete { id, result: Err(error) });
         }
-        let data = if let Operation::Read { len, .. } = &operation { vec![0; *len as usize] } else { vec![] };
+        let data = if let RemoteOp::Read { len, .. } = &operation { vec![0; *len as usize] } else { vec![] };
         self.ops.insert(id, Op { parts: 0, offset, data, error: None });
         match operation {
-            Operation::Read { .. } => self.submit_read(id, offset, len),
-            Operation::Write { data, .. } => self.submit_write(id, offset, &data),
-            Operation::Zero { may_unmap, .. } => self.submit_zero(id, offset, len, may_unmap),
-            Operation::Flush { reports } => self.submit_flush(id, reports),
+            RemoteOp::Read { .. } => self.submit_read(id, offset, len),
+            RemoteOp::Write { data, .. } => self.submit_write(id, offset, &Arc::new(data)),
+            RemoteOp::Zero { may_unmap, .. } => self.submit_zero(id, offset, len, may_unmap),
+            RemoteOp::Flush { reports } => self.submit_flush(id, reports),
         }
         if self.ops.get(&id).is_some_and(|op| op.parts == 0) {
             self.part_ended(id, Ok(())); // an empty range

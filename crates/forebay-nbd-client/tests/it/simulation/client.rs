@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::server::Server;
 use super::{BLOCK, BLOCKS, Random};
-use forebay_nbd_client::lane::{Lane, LaneError, Operation};
+use forebay_io::RemoteOp;
+use forebay_nbd_client::lane::{Lane, LaneError};
 
 #[derive(Debug)]
 enum Kind {
@@ -57,7 +58,7 @@ impl Client {
             0..3 => {
                 let floor = self.completed[first as usize..][..count as usize].to_vec();
                 let (offset, len) = (first * BLOCK, (count * BLOCK) as u32);
-                self.begin(lane, now, Kind::Read(first, floor), Operation::Read { offset, len });
+                self.begin(lane, now, Kind::Read(first, floor), RemoteOp::Read { offset, len });
             }
             3..7 => self.change(lane, now, first, count, random),
             _ => self.flush(lane, now),
@@ -76,22 +77,22 @@ impl Client {
         let offset = first * BLOCK;
         let operation = if random.one_in(6) {
             (first..first + count).for_each(|block| self.zeroes[block as usize].push(number));
-            Operation::Zero { offset, len: count * BLOCK, may_unmap: random.one_in(2) }
+            RemoteOp::Zero { offset, len: count * BLOCK, may_unmap: random.one_in(2) }
         } else {
             let mut data = vec![7; (count * BLOCK) as usize];
             data.chunks_mut(BLOCK as usize)
                 .for_each(|block| block[..8].copy_from_slice(&number.to_be_bytes()));
-            Operation::Write { offset, data: data.into() }
+            RemoteOp::Write { offset, data }
         };
         self.begin(lane, now, Kind::Change(first, count, number), operation);
     }
 
     pub(super) fn flush(&mut self, lane: &mut Lane, now: Duration) {
         let covered = self.completed.clone();
-        self.begin(lane, now, Kind::Flush(covered), Operation::Flush { reports: true });
+        self.begin(lane, now, Kind::Flush(covered), RemoteOp::Flush { reports: true });
     }
 
-    fn begin(&mut self, lane: &mut Lane, now: Duration, kind: Kind, operation: Operation) {
+    fn begin(&mut self, lane: &mut Lane, now: Duration, kind: Kind, operation: RemoteOp) {
         self.ops.insert(self.next, kind);
         lane.submit(now, self.next, operation);
         self.next += 1;
